@@ -1,0 +1,1 @@
+"""Developer tooling: environment, lab, test orchestration. Never shipped with the collection."""
