@@ -1,0 +1,101 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Parse the short dumps: `ipset save`, `ipvsadm -S -n`, `ip -brief address`, `nft list tables`."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import List, NamedTuple, Tuple
+
+_IPVS_PROTOCOLS = {"-t": "tcp", "-u": "udp", "--sctp-service": "sctp"}
+
+
+class DumpError(ValueError):
+    """A dump that cannot be read; the message names the line."""
+
+
+class IpSet(NamedTuple):
+    name: str
+    family: str  # 'inet', 'inet6', or '' for sets of ports or of other sets
+
+
+class VirtualServer(NamedTuple):
+    """An IPVS virtual server; one made of a firewall mark has an empty address and the mark as port."""
+
+    protocol: str  # 'tcp', 'udp', 'sctp' or 'fwmark'
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}/{self.protocol}"
+
+
+class Interface(NamedTuple):
+    name: str
+    addresses: Tuple[str, ...]  # without prefix lengths
+
+
+class NftTable(NamedTuple):
+    family: str
+    name: str
+
+
+def parse_ipset_save(text: str) -> Tuple[IpSet, ...]:
+    """Return the sets of `ipset save` (members are not of interest)."""
+    sets: List[IpSet] = []
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] != ["create"]:
+            continue
+        if len(words) < 3:
+            raise DumpError(f"not a line of ipset save: {line}")
+        family = words[words.index("family") + 1] if "family" in words[:-1] else ""
+        sets.append(IpSet(words[1], family))
+    return tuple(sets)
+
+
+def _virtual_server(line: str) -> VirtualServer:
+    words = line.split()
+    if len(words) < 3:
+        raise DumpError(f"not a line of ipvsadm -S: {line}")
+    kind, value = words[1], words[2]
+    try:
+        if kind == "-f":
+            return VirtualServer("fwmark", "", int(value))
+        address, _colon, port = value.rpartition(":")
+        return VirtualServer(_IPVS_PROTOCOLS[kind], str(ipaddress.ip_address(address.strip("[]"))), int(port))
+    except (KeyError, ValueError):
+        raise DumpError(f"not a virtual server of ipvsadm -S -n: {line}") from None
+
+
+def parse_ipvs_save(text: str) -> Tuple[VirtualServer, ...]:
+    """Return the virtual servers of `ipvsadm -S -n`."""
+    return tuple(_virtual_server(line) for line in text.splitlines() if line.startswith("-A "))
+
+
+def parse_brief_addresses(text: str) -> Tuple[Interface, ...]:
+    """Return interfaces and their addresses from `ip -brief address`."""
+    interfaces: List[Interface] = []
+    for line in text.splitlines():
+        words = line.split()
+        if not words:
+            continue
+        addresses = []
+        for word in words[2:]:
+            try:
+                addresses.append(str(ipaddress.ip_interface(word).ip))
+            except ValueError:
+                continue  # 'peer', 'metric' and their values
+        interfaces.append(Interface(words[0].partition("@")[0], tuple(addresses)))
+    return tuple(interfaces)
+
+
+def parse_nft_tables(text: str) -> Tuple[NftTable, ...]:
+    """Return the tables of `nft list tables`."""
+    tables: List[NftTable] = []
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == ["table"] and len(words) >= 3:
+            tables.append(NftTable(words[1], words[2]))
+    return tuple(tables)
