@@ -1,0 +1,129 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of kernel settings: set what is missing, never lower what is higher, say what cannot be set."""
+
+from __future__ import annotations
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.findings import (
+    FIX,
+    OK,
+    SKIP,
+    WARN,
+    Finding,
+    Sysctl,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.node_facts import (
+    NodeFacts,
+    Options,
+    Version,
+    parse_version,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.port_ranges import (
+    covers,
+    format_set,
+    merge,
+    parse_range,
+    parse_set,
+)
+
+CONNTRACK_MAX = "net.netfilter.nf_conntrack_max"
+TCP_BE_LIBERAL = "net.netfilter.nf_conntrack_tcp_be_liberal"
+LOCAL_PORT_RANGE = "net.ipv4.ip_local_port_range"
+LOCAL_RESERVED_PORTS = "net.ipv4.ip_local_reserved_ports"
+BRIDGE_CALL = {4: "net.bridge.bridge-nf-call-iptables", 6: "net.bridge.bridge-nf-call-ip6tables"}
+FORWARDING = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
+
+# kube-proxy stops scaling its table with the cores here: 2^20 entries are 320 MiB of kernel memory.
+CONNTRACK_CEILING = 1048576
+
+# From 6.1 on NAT translates TCP packets outside the window, so that they no longer reach the client untranslated and reset
+# the connection.
+OUT_OF_WINDOW_TRANSLATED: Version = (6, 1)
+
+
+def forwarding(facts: NodeFacts, options: Options) -> list[Finding]:
+    """A node that does not forward delivers to none but its own processes."""
+    findings = []
+    for family in options.families:
+        name = FORWARDING[family]
+        current = facts.sysctls.get(name)
+        check = f"ipv{family}_forwarding"
+        if current is not None and current != "0":
+            findings.append(Finding(check, OK, f"{name} is {current}"))
+        elif current is None and family == 6 and facts.sysctls:
+            findings.append(Finding(check, SKIP, "the kernel has no IPv6"))
+        elif facts.sysctls:
+            findings.append(_set(facts, check, Sysctl(name, "1"), f"{name} is off, so packets never reach pods"))
+    return findings
+
+
+def conntrack_max(facts: NodeFacts, options: Options) -> Finding:
+    """The connection table must hold the connections of a busy node; a higher value is left alone."""
+    wanted = max(options.conntrack_min, min(options.conntrack_per_core * facts.cores, CONNTRACK_CEILING))
+    current = facts.sysctls.get(CONNTRACK_MAX)
+    if current is not None and int(current) >= wanted:
+        return Finding("conntrack_max", OK, f"{CONNTRACK_MAX} is {current}")
+    found = "not known" if current is None else f"{current}, which is low"
+    return _set(facts, "conntrack_max", Sysctl(CONNTRACK_MAX, str(wanted)), f"{CONNTRACK_MAX} is {found}")
+
+
+def tcp_be_liberal(facts: NodeFacts, options: Options) -> Finding:
+    """Kernels before 6.1 reset connections by out-of-window packets unless conntrack is liberal about them.
+
+    Dropping packets in state INVALID would hide the same fault but breaks multi-homed nodes, so no such rule exists.
+    """
+    check = "tcp_be_liberal"
+    if parse_version(facts.kernel) >= OUT_OF_WINDOW_TRANSLATED:
+        return Finding(check, OK, f"not needed on kernel {facts.kernel}")
+    if facts.sysctls.get(TCP_BE_LIBERAL, "0") != "0":
+        return Finding(check, OK, f"{TCP_BE_LIBERAL} is on")
+    risk = f"kernel {facts.kernel} does not translate out-of-window TCP packets, which can reset connections"
+    if options.tcp_be_liberal:
+        return _set(facts, check, Sysctl(TCP_BE_LIBERAL, "1"), risk)
+    return Finding(check, WARN, f"{risk}; set preflight_tcp_be_liberal to true, or use kernel 6.1 or later")
+
+
+def bridge_netfilter(facts: NodeFacts, options: Options) -> Finding:
+    """Replies between pods on one bridge of a node meet the translation only with br_netfilter."""
+    check = "br_netfilter"
+    if not facts.pods_on_bridge:
+        return Finding(check, SKIP, "no pods on a bridge of this node")
+    missing = facts.br_netfilter is False or facts.br_netfilter is None
+    sysctls = tuple(
+        Sysctl(BRIDGE_CALL[family], "1")
+        for family in options.families
+        if missing or facts.sysctls.get(BRIDGE_CALL[family]) != "1"
+    )
+    if not missing and not sysctls:
+        return Finding(check, OK, f"bridge {facts.pods_on_bridge} hands its packets to netfilter")
+    problem = f"pods are on bridge {facts.pods_on_bridge}, whose packets do not pass netfilter: replies would miss the translation"
+    if not facts.sysctl_writable:
+        return Finding(check, WARN, f"{problem}; load br_netfilter on the host, this node cannot")
+    return Finding(check, FIX, problem, sysctls=sysctls, modules=("br_netfilter",) if missing else ())
+
+
+def reserved_ports(facts: NodeFacts, options: Options) -> Finding:
+    """An outgoing connection that takes a NodePort's number has its replies stolen by that NodePort."""
+    check = "ip_local_reserved_ports"
+    local = facts.sysctls.get(LOCAL_PORT_RANGE)
+    if local is None:
+        return Finding(check, SKIP, f"{LOCAL_PORT_RANGE} is not known")
+    if not parse_range(local).overlaps(options.node_ports):
+        return Finding(check, OK, f"local ports {'-'.join(local.split())} keep clear of the NodePorts {options.node_ports}")
+    reserved = parse_set(facts.sysctls.get(LOCAL_RESERVED_PORTS, ""))
+    if covers(reserved, options.node_ports):
+        return Finding(check, OK, f"the NodePorts {options.node_ports} are reserved")
+    wanted = format_set(merge([*reserved, options.node_ports]))
+    return _set(
+        facts,
+        check,
+        Sysctl(LOCAL_RESERVED_PORTS, wanted),
+        f"local ports {'-'.join(local.split())} cover the NodePorts {options.node_ports}, which are not reserved",
+    )
+
+
+def _set(facts: NodeFacts, check: str, sysctl: Sysctl, problem: str) -> Finding:
+    """Return the fix, or a warning where this node does not let anybody set the value."""
+    if facts.writable(sysctl.name):
+        return Finding(check, FIX, f"{problem}; set to {sysctl.value}", sysctls=(sysctl,))
+    return Finding(check, WARN, f"{problem}; it should be {sysctl.value} and cannot be set from this node")

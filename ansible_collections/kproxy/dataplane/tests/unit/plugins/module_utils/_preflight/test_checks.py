@@ -1,0 +1,200 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Edges of single checks: what is missing, read-only, already right or written in another form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight import requirements, settings
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.base_chains import (
+    BaseChain,
+    from_facts,
+    from_iptables_save,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.examine import foreign_drops
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.node_facts import (
+    NodeFacts,
+    Options,
+    parse_version,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.port_ranges import (
+    format_set,
+    parse_range,
+    parse_set,
+)
+
+
+def node(**facts: Any) -> NodeFacts:
+    """Return the facts of a healthy node, changed as said."""
+    return NodeFacts.from_mapping({"kernel": "6.1.0", "nft": "1.0.6", **facts})
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("6.1.0-12-amd64", (6, 1, 0)),
+        ("5.14.0-427.13.1.el9_4.x86_64", (5, 14, 0)),
+        ("nftables v1.0.6 (Lester Gooch #5)", (1, 0, 6)),
+        ("6.18", (6, 18)),
+    ],
+)
+def test_versions(text: str, version: tuple[int, ...]) -> None:
+    assert parse_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "result"),
+    [
+        ({"nft": None}, {}, "fix"),
+        ({"nft": "absent"}, {"install_packages": False}, "block"),
+        ({"nft": None}, {"backend": "ebpf"}, "skip"),
+        ({"nft": "1.0.1"}, {}, "ok"),
+        ({"nft": "1.0.0"}, {}, "block"),
+    ],
+)
+def test_nft(facts: dict[str, Any], options: dict[str, Any], result: str) -> None:
+    assert requirements.nft(node(**facts), Options.from_mapping(options)).result == result
+
+
+@pytest.mark.parametrize(
+    ("kernel", "features", "result"),
+    [
+        ("6.18.0", {}, "ok"),
+        ("6.18.0", {"cgroup2": False}, "block"),
+        ("4.18.0-553.el8", {name: True for name, _since, _meaning in requirements.EBPF_FEATURES}, "ok"),
+        ("5.9.0", {}, "block"),
+    ],
+)
+def test_probed_features_win_over_the_release(kernel: str, features: dict[str, bool], result: str) -> None:
+    assert requirements.kernel(node(kernel=kernel, features=features), Options(backend="ebpf")).result == result
+
+
+def test_no_capability_cannot_be_overridden() -> None:
+    finding = requirements.capability(node(cap_net_admin=False), Options())
+    assert (finding.result, finding.overridable) == ("block", False)
+
+
+@pytest.mark.parametrize(
+    ("sysctls", "read_only", "families", "results"),
+    [
+        ({"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1"}, [], (4, 6), ["ok", "ok"]),
+        ({"net.ipv4.ip_forward": "0", "net.ipv6.conf.all.forwarding": "1"}, [], (4, 6), ["fix", "ok"]),
+        ({"net.ipv4.ip_forward": "0"}, ["net.ipv4.ip_forward"], (4,), ["warn"]),
+        ({"net.ipv4.ip_forward": "1"}, [], (4, 6), ["ok", "skip"]),
+    ],
+)
+def test_forwarding(
+    sysctls: dict[str, str], read_only: list[str], families: tuple[int, ...], results: list[str]
+) -> None:
+    findings = settings.forwarding(node(sysctls=sysctls, sysctls_read_only=read_only), Options(families=families))
+    assert [finding.result for finding in findings] == results
+
+
+@pytest.mark.parametrize(
+    ("cores", "current", "result", "value"),
+    [
+        (2, None, "fix", "131072"),
+        (8, "65536", "fix", "262144"),
+        (8, "262144", "ok", None),
+        (8, "999999", "ok", None),
+        (96, "65536", "fix", "1048576"),
+    ],
+)
+def test_conntrack_max(cores: int, current: str | None, result: str, value: str | None) -> None:
+    sysctls = {} if current is None else {settings.CONNTRACK_MAX: current}
+    finding = settings.conntrack_max(node(cores=cores, sysctls=sysctls), Options())
+    assert (finding.result, [sysctl.value for sysctl in finding.sysctls]) == (result, [value] if value else [])
+
+
+@pytest.mark.parametrize(
+    ("local", "reserved", "node_ports", "result", "value"),
+    [
+        ("32768 60999", "", "30000-32767", "ok", None),
+        ("1024 65535", "", "30000-32767", "fix", "30000-32767"),
+        ("1024\t65535", "8080,9000-9010", "30000-32767", "fix", "8080,9000-9010,30000-32767"),
+        ("1024 65535", "30000-32767", "30000-32767", "ok", None),
+        ("1024 65535", "29000-33000", "30000+2767", "ok", None),
+        ("1024 65535", "30000-31000,32768-33000", "30000-32767", "fix", "30000-33000"),
+    ],
+)
+def test_reserved_ports(local: str, reserved: str, node_ports: str, result: str, value: str | None) -> None:
+    facts = node(sysctls={settings.LOCAL_PORT_RANGE: local, settings.LOCAL_RESERVED_PORTS: reserved})
+    finding = settings.reserved_ports(facts, Options.from_mapping({"node_ports": node_ports}))
+    assert (finding.result, [sysctl.value for sysctl in finding.sysctls]) == (result, [value] if value else [])
+
+
+@pytest.mark.parametrize("text", ["", "0-5", "5-1", "65536", "a-b", "1-2-3", "30000-70000", "60000+9999"])
+def test_what_is_no_port_range(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a port range"):
+        parse_range(text)
+
+
+def test_port_sets_are_printed_as_the_kernel_does() -> None:
+    assert format_set(parse_set("9000-9010,8080,9005-9020,8081")) == "8080-8081,9000-9020"
+
+
+@pytest.mark.parametrize(
+    ("facts", "result"),
+    [
+        ({}, "skip"),
+        ({"pods_on_bridge": "cni0", "br_netfilter": False}, "fix"),
+        ({"pods_on_bridge": "cni0", "br_netfilter": False, "sysctl_writable": False}, "warn"),
+        (
+            {
+                "pods_on_bridge": "cni0",
+                "br_netfilter": True,
+                "sysctls": {settings.BRIDGE_CALL[4]: "1", settings.BRIDGE_CALL[6]: "1"},
+            },
+            "ok",
+        ),
+        ({"pods_on_bridge": "cni0", "br_netfilter": True, "sysctls": {settings.BRIDGE_CALL[4]: "0"}}, "fix"),
+    ],
+)
+def test_bridge(facts: dict[str, Any], result: str) -> None:
+    assert settings.bridge_netfilter(node(**facts), Options()).result == result
+
+
+def test_a_chain_that_ends_in_a_plain_reject_drops_by_default() -> None:
+    dump = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -i lo -j ACCEPT\n-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n"
+    chains = from_iptables_save(dump)
+    assert [(chain.chain, chain.policy, chain.ends_in, chain.drops) for chain in chains] == [
+        ("FORWARD", "accept", "reject", True)
+    ]
+
+
+def test_a_conditional_drop_is_no_default() -> None:
+    dump = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -s 203.0.113.9/32 -j DROP\n"
+    assert [chain.drops for chain in from_iptables_save(dump)] == [False]
+
+
+def test_only_foreign_chains_on_the_way_are_reported() -> None:
+    rows = [
+        {"family": "ip", "table": "kproxy", "chain": "filter-forward", "hook": "forward", "policy": "drop"},
+        {"family": "inet", "table": "firewalld", "chain": "filter_OUTPUT", "hook": "output", "policy": "drop"},
+        {"family": "inet", "table": "firewalld", "chain": "filter_FORWARD", "hook": "forward", "policy": "drop"},
+    ]
+    findings = foreign_drops(node(base_chains=rows))
+    assert [(finding.check, finding.result) for finding in findings] == [("forward_drop", "warn"), ("input_drop", "ok")]
+    assert "inet firewalld/filter_FORWARD" in findings[0].message
+
+
+def test_chains_off_the_way_are_not_kept() -> None:
+    assert from_facts([{"hook": "output", "table": "t", "chain": "c", "policy": "drop"}]) == []
+    assert from_facts([{"hook": "input", "table": "t", "name": "c"}]) == [BaseChain("ip", "t", "c", "input", "accept")]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"backend": "ipvs"}, "choose nftables or ebpf"), ({"node_ports": "all"}, "not a port range")],
+)
+def test_bad_options_are_refused_in_words(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Options.from_mapping(options)
+
+
+def test_facts_without_a_kernel_decide_nothing() -> None:
+    with pytest.raises(ValueError, match="node_facts"):
+        NodeFacts.from_mapping({})
