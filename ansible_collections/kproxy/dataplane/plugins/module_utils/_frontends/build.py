@@ -1,0 +1,223 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""From one Service and its slices to the rows of the service table. All that a Service means is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import (
+    CLUSTER,
+    CLUSTER_IP,
+    DNAT,
+    DROP,
+    EXTERNAL_IP,
+    LOAD_BALANCER,
+    LOCAL,
+    NODE_PORT,
+    PASS,
+    REJECT,
+    RELAY,
+    Frontend,
+    FrontendKey,
+    ServicePortName,
+    Target,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import merge_ranges
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import TCP, UDP
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.service import Service, ServicePort
+from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.candidates import Candidates, candidates
+from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.categorize import (
+    Endpoint,
+    EndpointSets,
+    categorize,
+)
+
+_REJECT = Target(REJECT)
+_DROP = Target(DROP)
+_CLUSTER_PLAIN = Target(DNAT, CLUSTER, False)
+_CLUSTER_MASQUERADED = Target(DNAT, CLUSTER, True)
+_LOCAL_PLAIN = Target(DNAT, LOCAL, False)
+_LOCAL_MASQUERADED = Target(DNAT, LOCAL, True)
+
+
+class NodeView(NamedTuple):
+    """What this node is, as far as the meaning of Services depends on it.
+
+    detected: families in which pods can be told from others. primary_addresses: at most one per family.
+    """
+
+    config: ProxyConfig
+    zone: str
+    primary_addresses: tuple[bytes, ...]
+    detected: frozenset[int]
+
+
+class BuiltPort(NamedTuple):
+    """One service port in one family.
+
+    serving: addresses and ports of its serving endpoints, which UDP flows may keep using (UDP ports only).
+    needs_local: a Local policy governs some frontend. sets: what the policies may use.
+    """
+
+    name: ServicePortName
+    family: int
+    sets: EndpointSets
+    serving: frozenset[tuple[bytes, int]]
+    internal_local: bool
+    external_local: bool
+
+
+class BuiltService(NamedTuple):
+    """All that a Service puts into the table."""
+
+    frontends: tuple[Frontend, ...]
+    ports: tuple[BuiltPort, ...]
+
+
+NOTHING = BuiltService((), ())
+
+
+def build_service(service: Service, slices: Iterable[EndpointSlice], view: NodeView) -> BuiltService:
+    """Return the rows of one Service on one node."""
+    if not service.proxied:
+        return NOTHING
+    frontends: dict[FrontendKey, Frontend] = {}
+    ports: list[BuiltPort] = []
+    slices = tuple(slices)
+    for cluster_ip in service.cluster_ips:
+        family = 4 if len(cluster_ip) == 4 else 6
+        if family not in view.config.families:
+            continue
+        of_family = [piece for piece in slices if piece.family == family]
+        for port in service.ports:
+            built = _build_port(service, port, family, candidates(port, of_family), view)
+            ports.append(built)
+            _add_rows(frontends, service, port, cluster_ip, built, view)
+    return BuiltService(tuple(frontends.values()), tuple(ports))
+
+
+def _build_port(
+    service: Service, port: ServicePort, family: int, found: Candidates, view: NodeView
+) -> BuiltPort:
+    serving: frozenset[tuple[bytes, int]] = frozenset()
+    if port.protocol == UDP:
+        serving = frozenset(key for key, entry in found.items() if entry.serving)
+    return BuiltPort(
+        ServicePortName(service.namespace, service.name, port.name, port.protocol),
+        family,
+        categorize(found, view.config.node_name, view.zone),
+        serving,
+        service.internal_local,
+        # The external policy means nothing while the Service cannot be reached from outside, and it governs
+        # externalIPs of a ClusterIP Service too (pkg/api/v1/service/util.go ExternallyAccessible).
+        service.external_local and bool(port.node_port or service.external_ips or service.load_balancer_ips),
+    )
+
+
+def _add_rows(
+    frontends: dict[FrontendKey, Frontend],
+    service: Service,
+    port: ServicePort,
+    cluster_ip: bytes,
+    built: BuiltPort,
+    view: NodeView,
+) -> None:
+    family, sets, width = built.family, built.sets, len(cluster_ip)
+    own = tuple(endpoint for endpoint in sets.cluster if endpoint.local)
+    seconds = service.affinity_seconds
+
+    def add(ip: bytes, number: int, kind: str, targets: tuple[Target, Target, Target], **more: object) -> None:
+        outsiders, pods, node = targets
+        uses_local = LOCAL in (outsiders.endpoint_set, pods.endpoint_set, node.endpoint_set)
+        uses_cluster = CLUSTER in (outsiders.endpoint_set, pods.endpoint_set, node.endpoint_set)
+        key = FrontendKey(family, ip, port.protocol, number)
+        frontends[key] = Frontend(
+            key,
+            kind,
+            built.name,
+            sets.cluster if uses_cluster else (),
+            sets.local if uses_local else (),
+            _node_endpoints(own if uses_cluster else (), sets.local if uses_local else ()),
+            outsiders,
+            pods,
+            node,
+            more.get("source_ranges"),  # type: ignore[arg-type]
+            seconds,
+            str(more.get("loopback", PASS)),
+        )
+
+    external = _external_targets(built)
+    for ip in service.external_ips:
+        if len(ip) == width:
+            add(ip, port.port, EXTERNAL_IP, external)
+    # A load-balancer address that is an external IP as well is the former: it is subject to the source ranges.
+    ranges = _source_ranges(service, width, view)
+    for ip in service.load_balancer_ips:
+        if len(ip) == width:
+            add(ip, port.port, LOAD_BALANCER, external, source_ranges=ranges)
+    add(cluster_ip, port.port, CLUSTER_IP, _internal_targets(built, view))
+    if port.node_port:
+        add(b"", port.node_port, NODE_PORT, external, loopback=_loopback(built, view))
+
+
+def _node_endpoints(own: tuple[Endpoint, ...], local: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+    if not local or own == local:
+        return own
+    return tuple(sorted(set(own) | set(local)))
+
+
+def _internal_targets(built: BuiltPort, view: NodeView) -> tuple[Target, Target, Target]:
+    """Return the targets of a cluster IP, for outsiders, pods and the node."""
+    sets = built.sets
+    usable = sets.local if built.internal_local else sets.cluster
+    if not usable:
+        verdict = _DROP if built.internal_local and sets.exists else _REJECT
+        return verdict, verdict, verdict
+    plain, masqueraded = (
+        (_LOCAL_PLAIN, _LOCAL_MASQUERADED) if built.internal_local else (_CLUSTER_PLAIN, _CLUSTER_MASQUERADED)
+    )
+    if view.config.masquerade_all:
+        return masqueraded, masqueraded, masqueraded
+    if built.family in view.detected:
+        return masqueraded, plain, masqueraded
+    return plain, plain, plain
+
+
+def _external_targets(built: BuiltPort) -> tuple[Target, Target, Target]:
+    """Return the targets of external addresses and NodePorts, for outsiders, pods and the node."""
+    sets = built.sets
+    if not sets.exists:
+        return _REJECT, _REJECT, _REJECT
+    if not built.external_local:
+        return _CLUSTER_MASQUERADED, _CLUSTER_MASQUERADED, _CLUSTER_MASQUERADED
+    return (_LOCAL_PLAIN if sets.local else _DROP), _CLUSTER_PLAIN, _CLUSTER_MASQUERADED
+
+
+def _source_ranges(service: Service, width: int, view: NodeView) -> tuple[tuple[bytes, bytes], ...] | None:
+    """Return who may dial the load-balancer addresses of one family; None for everybody.
+
+    No entry of a family filters nothing in it, and a zero-length one voids its list. A list that admits the node's
+    primary address admits the Service's own load-balancer addresses as sources, so that the node can reach them
+    while it holds them (pkg/proxy/nftables/proxier.go).
+    """
+    prefixes = [prefix for prefix in service.source_ranges if len(prefix.network) == width]
+    if not prefixes or any(prefix.length == 0 for prefix in prefixes):
+        return None
+    allowed = [(prefix.network, prefix.last) for prefix in prefixes]
+    if any(prefix.contains(ip) for prefix in prefixes for ip in view.primary_addresses):
+        allowed += [(ip, ip) for ip in service.load_balancer_ips if len(ip) == width]
+    return merge_ranges(allowed)
+
+
+def _loopback(built: BuiltPort, view: NodeView) -> str:
+    """Return what the loopback address does for a NodePort (KEP-6032)."""
+    if not view.config.localhost_gate:
+        return PASS
+    if built.name.protocol != TCP or not view.config.serves_localhost(built.family):
+        return REJECT
+    usable = built.sets.local if built.external_local else built.sets.cluster
+    return RELAY if usable else REJECT

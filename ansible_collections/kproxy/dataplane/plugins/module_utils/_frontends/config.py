@@ -1,0 +1,226 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The settings that decide what Services mean on this node; names follow KubeProxyConfiguration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import (
+    AddressError,
+    Prefix,
+    family_of,
+    parse_address,
+    parse_prefix,
+)
+
+CLUSTER_CIDR = "ClusterCIDR"
+NODE_CIDR = "NodeCIDR"
+BRIDGE_INTERFACE = "BridgeInterface"
+INTERFACE_NAME_PREFIX = "InterfaceNamePrefix"
+DETECT_LOCAL_MODES = (CLUSTER_CIDR, NODE_CIDR, BRIDGE_INTERFACE, INTERFACE_NAME_PREFIX)
+
+PRIMARY = "primary"
+LOCALHOST = "localhost"
+ALL = "all"
+LOCALHOST_NODE_PORTS_GATE = "KubeProxyNFTablesLocalhostNodePorts"
+
+_MAX_INTERFACE_NAME = 15
+_LOOPBACK = (Prefix(b"\x7f\x00\x00\x00", 8), Prefix(b"\x00" * 15 + b"\x01", 128))
+
+
+class ConfigError(ValueError):
+    """A setting cannot be used; the message names it and says what would do."""
+
+
+@dataclass(frozen=True)
+class ProxyConfig:
+    """Settings of one node's proxy. Read the fields as those of KubeProxyConfiguration of the same name.
+
+    node_name tells local endpoints by exact comparison with nodeName. families: the address families to program.
+    node_ips: addresses to use as primary while the API has not told the Node's own.
+    """
+
+    node_name: str
+    families: tuple[int, ...] = (4, 6)
+    detect_local_mode: str = CLUSTER_CIDR
+    cluster_cidrs: tuple[Prefix, ...] = ()
+    bridge_interface: str = ""
+    interface_name_prefix: str = ""
+    node_port_addresses: tuple[str, ...] = (PRIMARY,)
+    masquerade_all: bool = False
+    masquerade_bit: int = 14
+    bind_address: bytes = b""
+    node_ips: tuple[bytes, ...] = ()
+    zone: str = ""
+    pod_cidrs: tuple[Prefix, ...] = ()
+    feature_gates: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def masquerade_mark(self) -> int:
+        """The packet mark that asks for masquerading."""
+        return 1 << self.masquerade_bit
+
+    @property
+    def localhost_gate(self) -> bool:
+        """Loopback NodePorts are ours to serve or refuse (KEP-6032)."""
+        return bool(self.feature_gates.get(LOCALHOST_NODE_PORTS_GATE, False))
+
+    def serves_localhost(self, family: int) -> bool:
+        """Loopback NodePorts of a family are opted in: `localhost`, or a CIDR that lies within loopback."""
+        if not self.localhost_gate:
+            return False
+        if LOCALHOST in self.node_port_addresses:
+            return True
+        loopback = _LOOPBACK[0] if family == 4 else _LOOPBACK[1]
+        return any(
+            loopback.contains(prefix.network) and prefix.length >= loopback.length
+            for prefix in self._node_port_prefixes()
+        )
+
+    def node_port_ranges(self, family: int, node_addresses: tuple[bytes, ...]) -> tuple[Prefix, ...] | None:
+        """Return the ranges in which local addresses of a family accept NodePorts, or None for all of them.
+
+        Loopback addresses never do. node_addresses: the Node's primary ones, at most one per family. A family with
+        no entry of its own is open on all its addresses (pkg/proxy/util/nodeport_addresses.go).
+        """
+        if ALL in self.node_port_addresses:
+            return None
+        prefixes = [prefix for prefix in self._node_port_prefixes() if prefix.family == family]
+        if PRIMARY in self.node_port_addresses:
+            prefixes += [
+                Prefix(ip, len(ip) * 8)
+                for ip in self.primary_addresses(node_addresses)
+                if family_of(ip) == family
+            ]
+        if not prefixes and LOCALHOST in self.node_port_addresses and self.localhost_gate:
+            return ()
+        if not prefixes or any(prefix.length == 0 for prefix in prefixes):
+            return None
+        return tuple(sorted(set(prefixes)))
+
+    def primary_addresses(self, node_addresses: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Return the node's primary addresses; bindAddress replaces that of its family."""
+        chosen = node_addresses or self.node_ips
+        if not self.bind_address or not any(self.bind_address):
+            return chosen
+        others = [ip for ip in chosen if len(ip) != len(self.bind_address)]
+        return (self.bind_address, *others)
+
+    def _node_port_prefixes(self) -> list[Prefix]:
+        return [parse_prefix(text) for text in self.node_port_addresses if "/" in text]
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> ProxyConfig:
+        """Return the settings of a mapping with KubeProxyConfiguration's names. Raises ConfigError.
+
+        Keys: nodeName (or hostnameOverride), ipFamilies, detectLocalMode, clusterCIDR (comma-separated or a list),
+        detectLocal.{bridgeInterface,interfaceNamePrefix}, nodePortAddresses, masqueradeAll, masqueradeBit
+        (also under nftables), bindAddress, nodeIPs, zone, podCIDRs, featureGates. Unknown keys are refused.
+        """
+        return _read(values)
+
+
+_KEYS = {
+    "apiVersion", "kind", "mode",
+    "nodeName", "hostnameOverride", "ipFamilies", "detectLocalMode", "clusterCIDR", "detectLocal",
+    "nodePortAddresses", "masqueradeAll", "masqueradeBit", "nftables", "bindAddress", "nodeIPs", "zone", "podCIDRs",
+    "featureGates",
+}  # fmt: skip
+
+
+def _read(values: Mapping[str, Any]) -> ProxyConfig:
+    unknown = sorted(set(values) - _KEYS)
+    if unknown:
+        raise ConfigError("unknown setting %s; known are %s" % (", ".join(unknown), ", ".join(sorted(_KEYS))))
+    node_name = str(values.get("nodeName") or values.get("hostnameOverride") or "")
+    if not node_name:
+        raise ConfigError("nodeName is missing: set it to the name that this node's Node object has")
+    nftables = values.get("nftables") or {}
+    detect_local = values.get("detectLocal") or {}
+    if not isinstance(nftables, Mapping) or not isinstance(detect_local, Mapping):
+        raise ConfigError("nftables and detectLocal must be mappings")
+    mode = str(values.get("detectLocalMode") or CLUSTER_CIDR)
+    if mode not in DETECT_LOCAL_MODES:
+        raise ConfigError("detectLocalMode is %r; it must be one of %s" % (mode, ", ".join(DETECT_LOCAL_MODES)))
+    bit = values.get("masqueradeBit", nftables.get("masqueradeBit", 14))
+    if not isinstance(bit, int) or isinstance(bit, bool) or not 0 <= bit <= 31:
+        raise ConfigError("masqueradeBit must be a number from 0 to 31, not %r" % (bit,))
+    bind_address = str(values.get("bindAddress") or "")
+    gates = values.get("featureGates") or {}
+    if not isinstance(gates, Mapping):
+        raise ConfigError("featureGates must be a mapping of names to true or false")
+    return ProxyConfig(
+        node_name=node_name,
+        families=_families(values.get("ipFamilies")),
+        detect_local_mode=mode,
+        cluster_cidrs=_prefixes(values.get("clusterCIDR"), "clusterCIDR"),
+        bridge_interface=_interface(
+            detect_local.get("bridgeInterface"), "detectLocal.bridgeInterface", mode == BRIDGE_INTERFACE
+        ),
+        interface_name_prefix=_interface(
+            detect_local.get("interfaceNamePrefix"), "detectLocal.interfaceNamePrefix", mode == INTERFACE_NAME_PREFIX
+        ),
+        node_port_addresses=_node_port_addresses(values.get("nodePortAddresses")),
+        masquerade_all=bool(values.get("masqueradeAll", nftables.get("masqueradeAll", False))),
+        masquerade_bit=bit,
+        bind_address=_address(bind_address, "bindAddress") if bind_address else b"",
+        node_ips=tuple(_address(str(text), "nodeIPs") for text in values.get("nodeIPs") or ()),
+        zone=str(values.get("zone") or ""),
+        pod_cidrs=_prefixes(values.get("podCIDRs"), "podCIDRs"),
+        feature_gates={str(name): bool(on) for name, on in gates.items()},
+    )
+
+
+def _families(value: Any) -> tuple[int, ...]:
+    names = {"IPv4": 4, "IPv6": 6}
+    chosen = value or ["IPv4", "IPv6"]
+    if not isinstance(chosen, (list, tuple)) or not set(chosen) <= set(names):
+        raise ConfigError("ipFamilies must be a list of IPv4 and IPv6, not %r" % (value,))
+    return tuple(sorted(names[name] for name in set(chosen)))
+
+
+def _prefixes(value: Any, name: str) -> tuple[Prefix, ...]:
+    texts = value.split(",") if isinstance(value, str) else value or ()
+    try:
+        return tuple(parse_prefix(str(text)) for text in texts if str(text).strip())
+    except AddressError as error:
+        raise ConfigError("%s: %s" % (name, error)) from None
+
+
+def _address(text: str, name: str) -> bytes:
+    try:
+        return parse_address(text)
+    except AddressError as error:
+        raise ConfigError("%s: %s" % (name, error)) from None
+
+
+def _interface(value: Any, name: str, needed: bool) -> str:
+    text = str(value or "")
+    if needed and not text:
+        raise ConfigError("%s is missing: this detectLocalMode needs it" % name)
+    if len(text) > _MAX_INTERFACE_NAME or any(char.isspace() or char in '/"*\\' for char in text):
+        raise ConfigError("%s: %r is no interface name" % (name, text))
+    return text
+
+
+def _node_port_addresses(value: Any) -> tuple[str, ...]:
+    if value is None or value == []:
+        return (PRIMARY,)
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError("nodePortAddresses must be a list, not %r" % (value,))
+    chosen: list[str] = []
+    for item in value:
+        text = str(item).strip()
+        if text not in (PRIMARY, LOCALHOST, ALL):
+            try:
+                text = str(parse_prefix(text))
+            except AddressError:
+                raise ConfigError(
+                    "nodePortAddresses: %r is neither a CIDR block nor one of %s, %s, %s"
+                    % (item, PRIMARY, LOCALHOST, ALL)
+                ) from None
+        chosen.append(text)
+    return tuple(chosen)

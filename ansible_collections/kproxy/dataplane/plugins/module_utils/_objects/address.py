@@ -1,0 +1,109 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""IP addresses and prefixes as packed bytes: 4 bytes are IPv4, 16 bytes are IPv6."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import NamedTuple
+
+_MAPPED_PREFIX = b"\x00" * 10 + b"\xff\xff"
+_DOTTED_QUAD = re.compile(r"\d{1,}\.\d{1,}\.\d{1,}\.\d{1,}", re.ASCII)
+
+IPV4 = 4
+IPV6 = 6
+
+
+class AddressError(ValueError):
+    """The text is not an IP address or prefix."""
+
+
+def parse_address(text: str) -> bytes:
+    """Return the packed address; leading zeros of IPv4 are decimal, as the API server and kube-proxy read them.
+
+    IPv4-mapped IPv6 addresses are IPv4. Raises AddressError. Source: k8s.io/utils/net ParseIPSloppy.
+    """
+    try:
+        return socket.inet_pton(socket.AF_INET, text)
+    except (OSError, TypeError, ValueError):
+        pass
+    if not isinstance(text, str):
+        raise AddressError("%r is not an IP address" % (text,))
+    if _DOTTED_QUAD.fullmatch(text):
+        octets = [int(part, 10) for part in text.split(".")]
+        if max(octets) <= 255 and max(len(part) for part in text.split(".")) <= 3:
+            return bytes(octets)
+        raise AddressError("%r is not an IP address" % text)
+    try:
+        packed = socket.inet_pton(socket.AF_INET6, text)
+    except (OSError, ValueError):
+        raise AddressError("%r is not an IP address" % text) from None
+    return packed[12:] if packed.startswith(_MAPPED_PREFIX) else packed
+
+
+def format_address(packed: bytes) -> str:
+    """Return the canonical text of a packed address (RFC 5952 for IPv6)."""
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+def format_socket_address(packed: bytes, port: int) -> str:
+    """Return ``address:port``, with brackets around IPv6."""
+    text = format_address(packed)
+    return "%s:%d" % (text if len(packed) == 4 else "[%s]" % text, port)
+
+
+def family_of(packed: bytes) -> int:
+    """Return 4 or 6."""
+    return IPV4 if len(packed) == 4 else IPV6
+
+
+class Prefix(NamedTuple):
+    """A CIDR block in canonical form: no host bits set."""
+
+    network: bytes
+    length: int
+
+    @property
+    def family(self) -> int:
+        return family_of(self.network)
+
+    @property
+    def last(self) -> bytes:
+        """The highest address of the block."""
+        width = len(self.network) * 8
+        value = int.from_bytes(self.network, "big") | ((1 << (width - self.length)) - 1)
+        return value.to_bytes(len(self.network), "big")
+
+    def contains(self, packed: bytes) -> bool:
+        return len(packed) == len(self.network) and self.network <= packed <= self.last
+
+    def __str__(self) -> str:
+        return "%s/%d" % (format_address(self.network), self.length)
+
+
+def parse_prefix(text: str) -> Prefix:
+    """Return the prefix of ``address/length``; host bits are cleared, blanks around it are trimmed.
+
+    Raises AddressError.
+    """
+    address, slash, length_text = text.strip().partition("/")
+    if not slash or not length_text.isascii() or not length_text.isdigit():
+        raise AddressError("%r is not a CIDR block" % text)
+    packed = parse_address(address)
+    length, width = int(length_text, 10), len(packed) * 8
+    if length > width:
+        raise AddressError("%r is not a CIDR block: the prefix is longer than %d bits" % (text, width))
+    keep = ((1 << length) - 1) << (width - length)
+    return Prefix((int.from_bytes(packed, "big") & keep).to_bytes(len(packed), "big"), length)
+
+
+def merge_ranges(ranges: list[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
+    """Return inclusive ranges of one family sorted, with overlaps, repeats and neighbours merged."""
+    merged: list[tuple[bytes, bytes]] = []
+    for first, last in sorted(ranges):
+        if merged and int.from_bytes(first, "big") <= int.from_bytes(merged[-1][1], "big") + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return tuple(merged)

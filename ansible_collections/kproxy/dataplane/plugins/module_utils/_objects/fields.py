@@ -1,0 +1,81 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Reading fields of a manifest: absent and null are the default, a wrong type names the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MAX_NAME_LENGTH = 253
+
+
+class FieldError(ValueError):
+    """A field has a wrong type or value; the message names it by its path."""
+
+
+def mapping(parent: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
+    """Return an object field; absent or null is empty."""
+    value = parent.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise FieldError("%s must be an object, not %s" % (path, type(value).__name__))
+    return value
+
+
+def sequence(parent: Mapping[str, Any], key: str, path: str) -> list[Any]:
+    """Return a list field; absent or null is empty."""
+    value = parent.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise FieldError("%s must be a list, not %s" % (path, type(value).__name__))
+    return value
+
+
+def text(parent: Mapping[str, Any], key: str, path: str) -> str:
+    """Return a string field; absent or null is empty."""
+    value = parent.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise FieldError("%s must be a string, not %s" % (path, type(value).__name__))
+    return value
+
+
+def boolean(parent: Mapping[str, Any], key: str, path: str) -> bool | None:
+    """Return a boolean field; absent or null is None."""
+    value = parent.get(key)
+    if value is None or isinstance(value, bool):
+        return value
+    raise FieldError("%s must be true or false, not %r" % (path, value))
+
+
+def integer(parent: Mapping[str, Any], key: str, path: str, low: int, high: int) -> int | None:
+    """Return an integer field within [low, high]; absent or null is None."""
+    value = parent.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise FieldError("%s must be a number, not %r" % (path, value))
+    if not low <= value <= high:
+        raise FieldError("%s must be between %d and %d, not %d" % (path, low, high, value))
+    return value
+
+
+def choice(parent: Mapping[str, Any], key: str, path: str, allowed: tuple[str, ...]) -> str:
+    """Return a string field that must be one of allowed; absent, null or empty is the first of them."""
+    value = text(parent, key, path) or allowed[0]
+    if value not in allowed:
+        raise FieldError("%s must be one of %s, not %r" % (path, ", ".join(allowed), value))
+    return value
+
+
+def labels(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return metadata.labels."""
+    found = mapping(metadata, "labels", "metadata.labels")
+    for key, value in found.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise FieldError("metadata.labels must map strings to strings")
+    return dict(found)

@@ -1,0 +1,118 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""From a manifest (a decoded JSON or YAML document) to a typed object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Union
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects import fields
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import AddressError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import (
+    EndpointSlice,
+    parse_endpointslice,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.node import Node, parse_node
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.service import Service, parse_service
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.servicecidr import (
+    ServiceCIDR,
+    parse_servicecidr,
+)
+
+ApiObject = Union[Service, EndpointSlice, Node, ServiceCIDR]
+
+_GROUPS = {"Service": "v1", "Node": "v1", "EndpointSlice": "discovery.k8s.io", "ServiceCIDR": "networking.k8s.io"}
+
+
+class Upsert(NamedTuple):
+    """An object is there, new or changed."""
+
+    obj: ApiObject
+
+
+class Delete(NamedTuple):
+    """An object is gone, or is no longer usable. kind is the API kind, namespace is empty for cluster-wide kinds."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+Change = Union[Upsert, Delete]
+
+
+def kind_of(obj: ApiObject) -> str:
+    """Return the API kind of a typed object."""
+    return type(obj).__name__
+
+
+def identity(manifest: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return (kind, namespace, name) of a manifest as far as it can be told; parts that cannot be told are empty."""
+    metadata = manifest.get("metadata")
+    named = metadata if isinstance(metadata, Mapping) else {}
+    kind = str(manifest.get("kind") or "")
+    namespace = str(named.get("namespace") or "")
+    if not namespace and kind in ("Service", "EndpointSlice"):
+        namespace = "default"
+    return kind, namespace, str(named.get("name") or "")
+
+
+def parse(manifest: Mapping[str, Any]) -> ApiObject | None:
+    """Return the typed object of a manifest, or None for a kind that is not the proxy's business.
+
+    Unknown fields are ignored. Raises Refusal for an object that cannot be used.
+    """
+    if not isinstance(manifest, Mapping):
+        raise Refusal("document", "", "?", "is not an object but %s" % type(manifest).__name__)
+    kind, namespace, name = identity(manifest)
+    group = _GROUPS.get(kind)
+    version = manifest.get("apiVersion") or group or ""
+    if group is None or not isinstance(version, str) or version.split("/", 1)[0] != group:
+        if not kind:
+            raise Refusal("document", namespace, name or "?", "has no kind")
+        return None
+    try:
+        return _parse_kind(kind, namespace, name, manifest)
+    except (fields.FieldError, AddressError) as error:
+        raise Refusal(kind, namespace, name or "?", str(error)) from None
+
+
+def _parse_kind(kind: str, namespace: str, name: str, manifest: Mapping[str, Any]) -> ApiObject:
+    metadata = fields.mapping(manifest, "metadata", "metadata")
+    fields.text(metadata, "name", "metadata.name")
+    fields.text(metadata, "namespace", "metadata.namespace")
+    if not name:
+        raise fields.FieldError("metadata.name is missing")
+    if len(name) > fields.MAX_NAME_LENGTH:
+        raise fields.FieldError("metadata.name is longer than %d characters" % fields.MAX_NAME_LENGTH)
+    if kind == "Service":
+        return parse_service(manifest, metadata, namespace, name)
+    if kind == "EndpointSlice":
+        return parse_endpointslice(manifest, metadata, namespace, name)
+    if kind == "Node":
+        return parse_node(manifest, metadata, name)
+    return parse_servicecidr(manifest, name)
+
+
+def expand(document: Any) -> Iterator[Any]:
+    """Yield the manifests of a document: the items of a List kind, or the document itself; nothing for an empty one.
+
+    Items of a typed list (ServiceList) carry neither kind nor apiVersion; they get those of their list.
+    """
+    if document is None:
+        return
+    if not isinstance(document, Mapping):
+        yield document
+        return
+    kind = document.get("kind")
+    items = document.get("items")
+    if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(items, list):
+        yield document
+        return
+    for item in items:
+        if isinstance(item, Mapping) and kind != "List" and "kind" not in item:
+            yield {"apiVersion": document.get("apiVersion"), "kind": kind[: -len("List")], **item}
+        else:
+            yield from expand(item)

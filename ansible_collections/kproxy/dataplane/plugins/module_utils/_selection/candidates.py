@@ -1,0 +1,45 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoints that a Service's slices offer to one of its ports, before any policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import (
+    EndpointSlice,
+    SliceEndpoint,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.service import ServicePort
+
+Candidates = dict[tuple[bytes, int], SliceEndpoint]
+
+
+def candidates(service_port: ServicePort, slices: Iterable[EndpointSlice]) -> Candidates:
+    """Return what the slices (of one family) offer to a service port, by address and port.
+
+    A slice port counts if its name and protocol are those of the service port; targetPort is never read.
+    The same address and port may be listed twice: the more usable entry wins, whatever the order of slices.
+    Source: pkg/proxy/endpointslicecache.go.
+    """
+    found: Candidates = {}
+    for piece in slices:
+        for slice_port in piece.ports:
+            if slice_port.name != service_port.name or slice_port.protocol != service_port.protocol:
+                continue
+            port = slice_port.port
+            for endpoint in piece.endpoints:
+                key = (endpoint.ip, port)
+                known = found.get(key)
+                if known is None or _usability(endpoint) > _usability(known):
+                    found[key] = endpoint
+    return found
+
+
+def _usability(endpoint: SliceEndpoint) -> tuple[int, bool, str]:
+    """Rank entries for one address and port; the node name makes ties the same on every node."""
+    if endpoint.ready:
+        rank = 3 if endpoint.serving else 2
+    else:
+        rank = 1 if endpoint.serving and endpoint.terminating else 0
+    return rank, not endpoint.terminating, endpoint.node_name
