@@ -1,0 +1,309 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Commit elements to our tables over netlink and read our tables back.
+
+Every question names our own family and table. Where the kernel cannot filter a listing itself (chains), foreign answers
+are recognised by their table name and dropped without being parsed.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from typing import Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import element_encoding as encoding
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import nft_protocol as nft
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.batch_split import split
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.element_decoding import (
+    TimedElement,
+    decode_elements,
+    decode_timed_elements,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import ElementError, NetlinkError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import (
+    NETLINK_NETFILTER,
+    NLMSG_ERROR,
+    Failure,
+    attribute_map,
+    failure_of,
+    messages,
+    open_or_explain,
+    text_attribute,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import (
+    Key,
+    SetName,
+    Transaction,
+    Value,
+)
+
+#: More failures than this are not looked at: the first one names the culprit.
+_RECEIVE_BUFFER_BYTES = 1 << 20
+
+
+class CommitResult(NamedTuple):
+    """What a commit did.
+
+    Attributes:
+        generation: of the ruleset right after the commit.
+        foreign: True if somebody else changed the ruleset between our question before and the one after, so that
+            `generation` may be theirs.
+        batches: 1, or more where the kernel allows no datagram of that size; then only each batch is atomic.
+        bytes: sent in all.
+    """
+
+    generation: int
+    foreign: bool
+    batches: int
+    bytes: int
+
+
+class Nfnetlink:
+    """One nfnetlink socket that speaks for the tables of one name (families ip and ip6)."""
+
+    def __init__(self, table: str = "kproxy") -> None:
+        self.table = table
+        self._socket = open_or_explain(NETLINK_NETFILTER)
+        self._socket.ensure_receive_buffer(_RECEIVE_BUFFER_BYTES)
+        self._destroy_works: Optional[bool] = None
+
+    def __enter__(self) -> Nfnetlink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    @property
+    def port(self) -> int:
+        """Our netlink port number: the kernel stamps it on the notifications that our commits cause."""
+        return self._socket.port
+
+    # ------------------------------------------------------------------ writing
+
+    def commit(self, transaction: Transaction, expected_generation: Optional[int] = None) -> CommitResult:
+        """Commit the transaction's elements (its structure is nft_command's part).
+
+        All of it is in force afterwards, or nothing; see `CommitResult.batches` for the one exception.
+
+        Args:
+            transaction: what to do.
+            expected_generation: fail with ERESTART if the ruleset is of another generation.
+
+        Raises:
+            element_encoding.UnencodableElement: nothing was sent.
+            ElementError: the kernel refused an element; says which.
+            NetlinkError: the kernel refused the batch as a whole.
+        """
+        before = self.generation()
+        pieces = encoding.encode_pieces(transaction)
+        if not pieces:
+            return CommitResult(before, False, 0, 0)
+        datagram, last = self._build(pieces, expected_generation)
+        if self._socket.ensure_send_buffer(len(datagram)):
+            self._exchange(pieces, datagram, last)
+            batches, sent = 1, len(datagram)
+        else:
+            batches, sent = self._commit_in_parts(transaction, expected_generation)
+        after = self.generation()
+        return CommitResult(after, after != _next_generation(before, batches), batches, sent)
+
+    def _commit_in_parts(self, transaction: Transaction, expected_generation: Optional[int]) -> Tuple[int, int]:
+        batches = sent = 0
+        for part in split(transaction, self._socket.send_limit()):
+            pieces = encoding.encode_pieces(part)
+            datagram, last = self._build(pieces, expected_generation if not batches else None)
+            self._exchange(pieces, datagram, last)
+            batches += 1
+            sent += len(datagram)
+        return batches, sent
+
+    def _build(self, pieces: Sequence[encoding.Piece], expected_generation: Optional[int]) -> Tuple[bytes, int]:
+        sequence = self._socket.reserve_sequences(len(pieces) + 2)
+        return encoding.batch(self.table, pieces, sequence, expected_generation)
+
+    def _exchange(self, pieces: Sequence[encoding.Piece], datagram: bytes, last: int) -> None:
+        """Send one batch and wait for its verdict."""
+        first_piece = last - len(pieces) + 1
+        failures = self._send_batch(datagram, first_piece - 1, last)
+        if not failures:
+            return
+        failure = failures[0]
+        if failure.sequence < first_piece:
+            raise NetlinkError("commit to nf_tables", failure.errno, failure.text)
+        piece = pieces[failure.sequence - first_piece]
+        offset = encoding.element_at(self.table, piece, failure.offset)
+        if offset is None and len(piece.elements) > 1 and failure.errno in _ELEMENT_ERRORS:
+            # An older kernel does not say which element of the message it was: ask again, one element a message.
+            singles = encoding.single(pieces)
+            again, last_again = self._build(singles, None)
+            if self._socket.ensure_send_buffer(len(again)):
+                self._exchange(singles, again, last_again)
+                return
+        if offset is None and len(piece.elements) == 1:
+            offset = 0
+        raise _element_error(piece, offset, failure)
+
+    def _send_batch(self, datagram: bytes, first: int, last: int) -> List[Failure]:
+        """Return the failures of a batch, in order; empty if it is in force."""
+        self._socket.drain()
+        try:
+            self._socket.send(datagram)
+        except OSError as error:
+            raise NetlinkError("send a batch to nf_tables", error.errno or errno.EIO) from error
+        failures: List[Failure] = []
+        acknowledged = False
+        while True:
+            # The kernel works a batch off inside send(): all answers there will ever be are queued by now.
+            try:
+                data = self._socket.receive(block=False)
+            except OSError as error:
+                raise NetlinkError("read the answer to a batch", error.errno or errno.EIO) from error
+            if data is None:
+                break
+            for reply in messages(data):
+                if reply.type != NLMSG_ERROR or not first <= reply.sequence <= last:
+                    continue
+                failure = failure_of(reply)
+                if failure.errno:
+                    failures.append(failure)
+                elif reply.sequence == last:
+                    acknowledged = True
+        if not failures and not acknowledged:
+            raise NetlinkError("commit to nf_tables", errno.EPROTO, "no acknowledgement")
+        return failures
+
+    def delete_elements_ignoring_missing(self, set_name: SetName, keys: Sequence[Key]) -> int:
+        """Delete elements that may be gone already (pins that expire meanwhile); return how many there still were.
+
+        With kernels that know the "destroy" operation the number is that of the keys given: those do not tell.
+
+        Raises:
+            NetlinkError: anything but a missing element.
+        """
+        remaining = list(dict.fromkeys(keys))
+        if not remaining:
+            return 0
+        if self._destroy_works is not False:
+            try:
+                self._destroy(set_name, remaining)
+                self._destroy_works = True
+                return len(remaining)
+            except NetlinkError as error:
+                if self._destroy_works or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                    raise
+                self._destroy_works = False
+        return self._delete_existing(set_name, remaining)
+
+    def _destroy(self, set_name: SetName, keys: List[Key]) -> None:
+        for part in split(Transaction(deletes={set_name: keys}), self._socket.send_limit()):
+            pieces = encoding.encode_pieces(part)
+            sequence = self._socket.reserve_sequences(len(pieces) + 2)
+            datagram, last = encoding.batch(self.table, pieces, sequence, None, nft.DESTROYSETELEM)
+            failures = self._send_batch(datagram, sequence, last)
+            if failures:
+                raise NetlinkError(f"destroy elements of {set_name}", failures[0].errno, failures[0].text)
+
+    def _delete_existing(self, set_name: SetName, remaining: List[Key]) -> int:
+        """Delete by batches, leaving out what the kernel reports as missing, until a batch holds.
+
+        One round tells every element that is missing, so two rounds do unless more expire between them.
+        """
+        while remaining:
+            pieces = encoding.single(encoding.encode_pieces(Transaction(deletes={set_name: remaining})))
+            datagram, last = self._build(pieces, None)
+            self._socket.ensure_send_buffer(len(datagram))
+            first_piece = last - len(pieces) + 1
+            failures = self._send_batch(datagram, first_piece - 1, last)
+            if not failures:
+                return len(remaining)
+            missing: Set[int] = set()
+            for failure in failures:
+                if failure.errno != errno.ENOENT or failure.sequence < first_piece:
+                    raise NetlinkError(f"delete elements of {set_name}", failure.errno, failure.text)
+                missing.add(failure.sequence - first_piece)
+            remaining = [key for index, key in enumerate(remaining) if index not in missing]
+        return 0
+
+    # ------------------------------------------------------------------ reading
+
+    def generation(self) -> int:
+        """Return the number of the ruleset's current generation in this network namespace."""
+        replies = self._socket.request(
+            "read the ruleset's generation", nft.message_type(nft.GETGEN), nft.NFGENMSG.pack(0, 0, 0)
+        )
+        return int(struct.unpack(">I", attribute_map(replies[0].payload, 4)[nft.GEN_ID])[0])
+
+    def table_exists(self, family: int) -> bool:
+        """Tell whether our table is there in family 4 or 6."""
+        payload = nft.nfgenmsg(family) + text_attribute(nft.TABLE_NAME, self.table)
+        try:
+            self._socket.request("look for our table", nft.message_type(nft.GETTABLE), payload)
+        except NetlinkError as error:
+            if error.errno == errno.ENOENT:
+                return False
+            raise
+        return True
+
+    def dump_elements(self, set_name: SetName) -> List[Tuple[Key, Value, Optional[str]]]:
+        """Return (key, value, comment) of every element of one of our sets; a range of one key comes as that key.
+
+        Raises:
+            NetlinkError: ENOENT if there is no such set.
+        """
+        return decode_elements(self._dump_set(set_name))
+
+    def dump_timed_elements(self, set_name: SetName) -> List[TimedElement]:
+        """Return the elements of one of our dynamic maps with their timeouts (pins)."""
+        return decode_timed_elements(self._dump_set(set_name))
+
+    def _dump_set(self, set_name: SetName) -> Iterable[memoryview]:
+        payload = encoding.element_list_prefix(self.table, set_name)
+        replies = self._socket.dump(f"read {set_name}", nft.message_type(nft.GETSETELEM), payload)
+        return [reply.payload for reply in replies]
+
+    def dump_ours(self, action: str, operation: int, family: int, filters: bytes) -> List[memoryview]:
+        """Return the payloads of a listing that belong to our table.
+
+        Chains, rules and sets all carry their table's name as first attribute (number 1): what has another name is
+        dropped unread, also where an older kernel did not filter.
+        """
+        ours = text_attribute(1, self.table)
+        payload = nft.nfgenmsg(family) + ours + filters
+        replies = self._socket.dump(action, nft.message_type(operation), payload)
+        end = 4 + len(ours)
+        header = nft.nfgenmsg(family)[:1]
+        return [r.payload for r in replies if r.payload[4:end] == ours and r.payload[:1] == header]
+
+
+_ELEMENT_ERRORS = frozenset((errno.ENOENT, errno.EEXIST, errno.EINVAL, errno.EBUSY, errno.ENOTEMPTY, errno.ELOOP))
+
+
+def _next_generation(generation: int, count: int) -> int:
+    """Return the generation `count` commits later; 0 is never used."""
+    for _step in range(count):
+        generation = (generation + 1) & 0xFFFFFFFF or 1
+    return generation
+
+
+def _element_error(piece: encoding.Piece, offset: Optional[int], failure: Failure) -> ElementError:
+    if offset is None:
+        return ElementError(piece.set_name, piece.operation, None, None, failure.errno, failure.text)
+    key = decode_key(piece.elements[offset])
+    index = piece.first + offset
+    return ElementError(piece.set_name, piece.operation, index, key, failure.errno, failure.text)
+
+
+def decode_key(element: bytes) -> Key:
+    """Return the key of one encoded element."""
+    parts = attribute_map(memoryview(element)[4:])
+    first = bytes(attribute_map(parts[nft.ELEM_KEY])[nft.DATA_VALUE])
+    if nft.ELEM_KEY_END in parts:
+        return (first, bytes(attribute_map(parts[nft.ELEM_KEY_END])[nft.DATA_VALUE]))
+    return first
+
+
