@@ -20,8 +20,8 @@ options:
     type: str
   config:
     description:
-      - Settings under the names that C(KubeProxyConfiguration) (C(kubeproxy.config.k8s.io/v1alpha1)) gives them, for example
-        C(clusterCIDR), C(detectLocalMode), C(nodePortAddresses) or C(nftables).
+      - Settings under the names that C(KubeProxyConfiguration) (C(kubeproxy.config.k8s.io/v1alpha1)) gives them,
+        for example C(clusterCIDR), C(detectLocalMode), C(nodePortAddresses) or C(nftables).
       - Keys that have no meaning here are reported as warnings, keys with bad values fail the module.
     type: dict
     default: {}
@@ -31,7 +31,7 @@ options:
 options:
   objects:
     description:
-      - Kubernetes objects, as the API server would return them. Lists (C(kind=List), C(ServiceList) and so on) are unrolled.
+      - Kubernetes objects, as the API server would return them. Lists (C(List), C(ServiceList) and so on) are unrolled.
       - C(Service), C(EndpointSlice), C(Node) and C(ServiceCIDR) are used; objects of other kinds are ignored.
       - Exactly one of O(objects), O(manifests) and O(api_servers) or O(kubeconfig) says where the objects come from.
     type: list
@@ -41,7 +41,8 @@ options:
       - A file, or a folder whose C(*.yaml), C(*.yml) and C(*.json) files are read in the order of their names.
       - Looked up on the controller unless O(remote_src=true).
       - On a node JSON can always be read, YAML only where the node's Python has PyYAML.
-      - A file that cannot be parsed fails the module before anything is written, because what it should have held is unknown.
+      - A file that cannot be parsed fails the module before anything is written, because what it should have held
+        is unknown.
     type: path
   remote_src:
     description:
@@ -51,14 +52,17 @@ options:
   api_servers:
     description:
       - URLs of the API server, tried in order until one answers.
-      - Give real addresses, never the C(kubernetes) Service, which does not work before this collection has programmed it.
+      - Give real addresses, never the C(kubernetes) Service, which does not work before this collection has
+        programmed it.
     type: list
     elements: str
   kubeconfig:
     description:
-      - A kubeconfig file on the node that says where the API server is and how to authenticate; its current context is used.
+      - A kubeconfig file on the node that says where the API server is and how to authenticate; its current context
+        is used.
       - May be written in JSON, or in YAML where the node's Python has PyYAML.
-      - The options O(api_servers), O(ca_cert), O(client_cert), O(client_key), O(token) and O(token_file) win over what it says.
+      - The options O(api_servers), O(ca_cert), O(client_cert), O(client_key), O(token) and O(token_file) win over
+        what it says.
     type: path
   ca_cert:
     description:

@@ -19,7 +19,9 @@ from typing import Any
 HOOKS = ("forward", "input")
 
 _CHAIN = re.compile(r"^:(?P<chain>\S+) (?P<policy>\S+)")
-_VERDICT_WITHOUT_MATCH = re.compile(r"^-A (?P<chain>\S+)(?: -m comment --comment (?:\"[^\"]*\"|\S+))? -j (?P<verdict>DROP|REJECT)\b")
+_VERDICT_WITHOUT_MATCH = re.compile(
+    r"^-A (?P<chain>\S+)(?: -m comment --comment (?:\"[^\"]*\"|\S+))? -j (?P<verdict>DROP|REJECT)\b"
+)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ OWN_TABLES = frozenset({"kproxy"})
 
 _MEANING = {
     "forward": "Service traffic to pods on other machines or in other namespaces is lost there",
-    "input": "Services with endpoints on the host network and the health check port of this node are unreachable from outside",
+    "input": "endpoints on the host network and the health check port of this node cannot be reached from outside",
 }
 
 
@@ -40,9 +40,10 @@ def foreign_drops(facts: NodeFacts) -> list[Finding]:
 
     Such a chain is named and left as it is: only its owner knows what else it guards.
     """
-    findings = []
+    findings: list[Finding] = []
     for hook in HOOKS:
-        dropping = [chain for chain in facts.base_chains if chain.hook == hook and chain.table not in OWN_TABLES and chain.drops]
+        foreign = [chain for chain in facts.base_chains if chain.hook == hook and chain.table not in OWN_TABLES]
+        dropping = [chain for chain in foreign if chain.drops]
         findings.extend(
             Finding(
                 f"{hook}_drop",

@@ -46,8 +46,8 @@ def kernel(facts: NodeFacts, options: Options) -> Finding:
         return Finding(
             "kernel",
             BLOCK,
-            f"kernel {facts.kernel} is older than {_dotted(KERNEL_FOR_NFTABLES)}: other users of nft on the node would crash; "
-            "update the kernel, or set preflight_override to go on at your own risk",
+            f"kernel {facts.kernel} is older than {_dotted(KERNEL_FOR_NFTABLES)}: other users of nft on the node would "
+            "crash; update the kernel, or set preflight_override to go on at your own risk",
             overridable=True,
         )
     return Finding("kernel", OK, f"kernel {facts.kernel} is recent enough")

@@ -36,8 +36,8 @@ FORWARDING = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
 # kube-proxy stops scaling its table with the cores here: 2^20 entries are 320 MiB of kernel memory.
 CONNTRACK_CEILING = 1048576
 
-# From 6.1 on NAT translates TCP packets outside the window, so that they no longer reach the client untranslated and reset
-# the connection.
+# From 6.1 on NAT translates TCP packets outside the window, so that they no longer reach the client untranslated and
+# reset the connection.
 OUT_OF_WINDOW_TRANSLATED: Version = (6, 1)
 
 
@@ -96,7 +96,9 @@ def bridge_netfilter(facts: NodeFacts, options: Options) -> Finding:
     )
     if not missing and not sysctls:
         return Finding(check, OK, f"bridge {facts.pods_on_bridge} hands its packets to netfilter")
-    problem = f"pods are on bridge {facts.pods_on_bridge}, whose packets do not pass netfilter: replies would miss the translation"
+    problem = (
+        f"the packets of pods on bridge {facts.pods_on_bridge} do not pass netfilter: replies miss the translation"
+    )
     if not facts.sysctl_writable:
         return Finding(check, WARN, f"{problem}; load br_netfilter on the host, this node cannot")
     return Finding(check, FIX, problem, sysctls=sysctls, modules=("br_netfilter",) if missing else ())
@@ -108,8 +110,9 @@ def reserved_ports(facts: NodeFacts, options: Options) -> Finding:
     local = facts.sysctls.get(LOCAL_PORT_RANGE)
     if local is None:
         return Finding(check, SKIP, f"{LOCAL_PORT_RANGE} is not known")
-    if not parse_range(local).overlaps(options.node_ports):
-        return Finding(check, OK, f"local ports {'-'.join(local.split())} keep clear of the NodePorts {options.node_ports}")
+    local_ports = parse_range(local)
+    if not local_ports.overlaps(options.node_ports):
+        return Finding(check, OK, f"local ports {local_ports} keep clear of the NodePorts {options.node_ports}")
     reserved = parse_set(facts.sysctls.get(LOCAL_RESERVED_PORTS, ""))
     if covers(reserved, options.node_ports):
         return Finding(check, OK, f"the NodePorts {options.node_ports} are reserved")
@@ -118,7 +121,7 @@ def reserved_ports(facts: NodeFacts, options: Options) -> Finding:
         facts,
         check,
         Sysctl(LOCAL_RESERVED_PORTS, wanted),
-        f"local ports {'-'.join(local.split())} cover the NodePorts {options.node_ports}, which are not reserved",
+        f"local ports {local_ports} cover the NodePorts {options.node_ports}, which are not reserved",
     )
 
 

@@ -106,8 +106,9 @@ def test_liberal_tracking_is_set_once_the_operator_asks() -> None:
 
 
 def test_chains_that_drop_are_named_and_left_alone() -> None:
-    text = (CASES / "15-forward-drop-elsewhere" / "iptables-save.txt").read_text(encoding="utf-8")
-    wanted = yaml.safe_load((CASES / "15-forward-drop-elsewhere" / "expect.yaml").read_text(encoding="utf-8"))["preflight"]
+    case = CASES / "15-forward-drop-elsewhere"
+    text = (case / "iptables-save.txt").read_text(encoding="utf-8")
+    wanted = yaml.safe_load((case / "expect.yaml").read_text(encoding="utf-8"))["preflight"]
     facts = NodeFacts(kernel="6.1.0", nft="1.0.6", base_chains=tuple(from_iptables_save(text)))
     found = by_check(examine(facts, Options()))
 

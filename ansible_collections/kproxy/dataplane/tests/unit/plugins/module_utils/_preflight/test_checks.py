@@ -158,7 +158,8 @@ def test_bridge(facts: dict[str, Any], result: str) -> None:
 
 
 def test_a_chain_that_ends_in_a_plain_reject_drops_by_default() -> None:
-    dump = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -i lo -j ACCEPT\n-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n"
+    rules = "-A FORWARD -i lo -j ACCEPT\n-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n"
+    dump = f"*filter\n:FORWARD ACCEPT [0:0]\n{rules}"
     chains = from_iptables_save(dump)
     assert [(chain.chain, chain.policy, chain.ends_in, chain.drops) for chain in chains] == [
         ("FORWARD", "accept", "reject", True)
