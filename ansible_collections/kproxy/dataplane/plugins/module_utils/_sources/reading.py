@@ -1,0 +1,36 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""From raw documents to typed objects; a bad one costs only itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import ApiObject, expand, parse
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a source held: the usable objects, and why the others are not."""
+
+    objects: tuple[ApiObject, ...] = ()
+    refusals: tuple[Refusal, ...] = field(default=())
+
+
+def read_documents(documents: Iterable[Any]) -> Reading:
+    """Parse every manifest of the documents; kinds that are none of the proxy's business are left out."""
+    objects: list[ApiObject] = []
+    refusals: list[Refusal] = []
+    for document in documents:
+        for manifest in expand(document):
+            try:
+                parsed = parse(manifest)
+            except Refusal as refusal:
+                refusals.append(refusal)
+                continue
+            if parsed is not None:
+                objects.append(parsed)
+    return Reading(tuple(objects), tuple(refusals))
