@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Copyright: (c) 2026, kproxy.dataplane contributors */
+/*
+ * What both families share: verdict bytes, the frontend value, the node's settings and the counters.
+ * The layout of every key and value is an interface with _ebpf/layout.py. A change raises SCHEMA there, which moves
+ * the pins to another directory, so old and new maps never meet. Padding is written out: a key with implicit padding
+ * loads and then never matches.
+ */
+#pragma once
+
+#include "bpf.h"
+
+/* Who dials. The index of frontend_value.answer. */
+enum client {
+	CLIENT_OUTSIDER = 0,
+	CLIENT_POD = 1,
+	CLIENT_NODE = 2,
+	CLIENTS = 3,
+};
+
+/* The answer to one kind of client: verdict in bits 0-1, LOCAL_ONLY, masquerade in bits 3-4. */
+enum answer {
+	VERDICT_MASK = 0x03,
+	VERDICT_DNAT = 0,
+	VERDICT_REJECT = 1,
+	VERDICT_DROP = 2,
+	LOCAL_ONLY = 0x04,
+	MASQUERADE_MASK = 0x18,
+	MASQUERADE_NEVER = 0x00,
+	MASQUERADE_UNLESS_POD = 0x08,
+	MASQUERADE_ALWAYS = 0x10,
+};
+
+enum frontend_flag {
+	FRONTEND_AFFINITY = 0x01,	/* pins in affinity4/6 under .service */
+	FRONTEND_RANGES = 0x02,		/* only sources in ranges4/6 under .service */
+};
+
+struct frontend_value {
+	__u32 set_all;			/* endpoint set of pods, the node and Cluster clients */
+	__u32 set_local;		/* endpoint set where LOCAL_ONLY */
+	__u32 count_all;		/* slots 0..count-1 of the set are filled */
+	__u32 count_local;
+	__u32 service;			/* number of the service port: pins and source ranges */
+	__u32 affinity_seconds;
+	__u8 answer[CLIENTS];
+	__u8 flags;
+};
+
+struct slot_key {
+	__u32 set;
+	__u32 slot;
+};
+
+enum endpoint_flag {
+	ENDPOINT_LOCAL = 0x01,		/* a pod of this node: hairpin is possible */
+};
+
+/* One value, index 0. User space replaces it as a whole; programs read single fields. */
+struct settings {
+	__u64 host_netns;		/* cookie of the node's network namespace */
+	__u32 flags;
+	__u32 pad;
+	__u32 node4[1];			/* masquerade to this address; 0: masquerade impossible */
+	__u32 node6[4];
+	__u32 pad2;
+};
+
+enum settings_flag {
+	HOST_ONLY = 0x01,		/* sockets of pod namespaces are left to the packet path */
+	PROTECT_NODE_PORTS = 0x02,	/* refuse bind() of host processes to a NodePort */
+	POD_BY_LINK = 0x04,		/* a pod is told by the arriving interface, not by its address */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+/* Why a packet or a call was not served. Names are in _ebpf/layout.py. */
+enum reason {
+	REASON_NO_ENDPOINT = 0,
+	REASON_NO_LOCAL_ENDPOINT,
+	REASON_UNDEFINED_PORT,
+	REASON_UNUSED_CLUSTER_IP,
+	REASON_SOURCE_RANGE,
+	REASON_NO_SNAT_PORT,
+	REASON_FLOW_TABLE_FULL,
+	REASON_MISSING_SLOT,
+	REASON_NODE_PORT_BIND,
+	REASON_MALFORMED,
+	REASONS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, REASONS);
+	__type(key, __u32);
+	__type(value, __u64);
+} reasons SEC(".maps");
+
+INLINE void count_reason(__u32 reason)
+{
+	__u64 *counter = bpf_map_lookup_elem(&reasons, &reason);
+
+	if (counter)
+		*counter += 1;
+}
+
+INLINE const struct settings *node_settings(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&settings, &zero);
+}
+
+#define PROTOCOL_ICMP 1
+#define PROTOCOL_TCP 6
+#define PROTOCOL_UDP 17
+#define PROTOCOL_ICMP6 58
+
+/* The two families are one text: NAME(x) is x4 or x6. Headers named *_family.h are included once for each. */
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define NAME(x) JOIN(x, FAMILY)

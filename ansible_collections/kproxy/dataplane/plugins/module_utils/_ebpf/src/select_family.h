@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Copyright: (c) 2026, kproxy.dataplane contributors */
+/* Frontend lookup and the choice of an endpoint, for one family. Included with FAMILY 4 and 6. */
+
+INLINE bool NAME(same_addr)(const struct NAME(addr) *a, const struct NAME(addr) *b)
+{
+#if FAMILY == 6
+	return a->w[0] == b->w[0] && a->w[1] == b->w[1] && a->w[2] == b->w[2] && a->w[3] == b->w[3];
+#else
+	return a->w[0] == b->w[0];
+#endif
+}
+
+INLINE bool NAME(unset_addr)(const struct NAME(addr) *a)
+{
+#if FAMILY == 6
+	return !(a->w[0] | a->w[1] | a->w[2] | a->w[3]);
+#else
+	return !a->w[0];
+#endif
+}
+
+/* The exact address wins over a NodePort of the same number (as the service table says). */
+INLINE const struct frontend_value *NAME(find_frontend)(const struct NAME(addr) *addr, __be16 port, __u8 protocol)
+{
+	struct NAME(frontend_key) key = { .addr = *addr, .port = port, .protocol = protocol, .pad = 0 };
+	const struct frontend_value *found = bpf_map_lookup_elem(&NAME(frontends), &key);
+
+	if (found)
+		return found;
+	if (!bpf_map_lookup_elem(&NAME(node_addrs), addr))
+		return NULL;
+	__builtin_memset(&key.addr, 0, sizeof(key.addr));
+	return bpf_map_lookup_elem(&NAME(frontends), &key);
+}
+
+/*
+ * Choose an endpoint of `frontend` for `client`: a live pin first, else an even random choice; renew the pin.
+ * Returns false if the set lost the slot under our feet (the caller refuses; the client's next try finds the new set).
+ */
+INLINE bool NAME(choose_endpoint)(const struct frontend_value *frontend, bool local_only,
+				  const struct NAME(addr) *client, struct NAME(endpoint) *chosen)
+{
+	struct slot_key slot = { .set = local_only ? frontend->set_local : frontend->set_all, .slot = 0 };
+	__u32 count = local_only ? frontend->count_local : frontend->count_all;
+	struct NAME(pin_key) pin_key = { .client = *client, .service = frontend->service };
+	struct NAME(pin) fresh;
+	const struct NAME(endpoint) *found;
+
+	if (frontend->flags & FRONTEND_AFFINITY) {
+		const struct NAME(pin) *pin = bpf_map_lookup_elem(&NAME(affinity), &pin_key);
+
+		__builtin_memset(&fresh, 0, sizeof(fresh));
+		fresh.seen = bpf_ktime_get_ns();
+		if (pin && fresh.seen - pin->seen <= frontend->affinity_seconds * 1000000000ULL) {
+			struct NAME(member_key) member = { .set = slot.set, .endpoint = pin->endpoint };
+
+			if (bpf_map_lookup_elem(&NAME(members), &member)) {
+				*chosen = pin->endpoint;
+				fresh.endpoint = pin->endpoint;
+				bpf_map_update_elem(&NAME(affinity), &pin_key, &fresh, BPF_ANY);
+				return true;
+			}
+		}
+	}
+	if (!count)
+		return false;
+	slot.slot = bpf_get_prandom_u32() % count;
+	found = bpf_map_lookup_elem(&NAME(slots), &slot);
+	if (!found)
+		return false;
+	*chosen = *found;
+	if (frontend->flags & FRONTEND_AFFINITY) {
+		fresh.endpoint = *found;
+		fresh.endpoint.flags = 0;
+		bpf_map_update_elem(&NAME(affinity), &pin_key, &fresh, BPF_ANY);
+	}
+	return true;
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Copyright: (c) 2026, kproxy.dataplane contributors */
+/*
+ * Translation at the socket, for one family. Included with FAMILY 4 and 6.
+ * A socket is translated only where the answer does not depend on what cannot be known before routing has chosen a
+ * source address; every other call is left alone, and the packet path decides with the address in hand.
+ */
+
+/* What the application dialled, by socket and by the endpoint it was given: recvmsg and getpeername restore it. */
+struct NAME(socket_key) {
+	__u64 cookie;
+	struct NAME(addr) addr;
+	__be16 port;
+	__u16 pad;
+};
+
+struct NAME(socket_value) {
+	struct NAME(addr) addr;
+	__be16 port;
+	__u8 protocol;
+	__u8 pad;
+	__u32 service;
+};
+
+/* Size: one entry for every translated socket and endpoint; the loader may raise it. An evicted entry shows the endpoint's address to the peer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct NAME(socket_key));
+	__type(value, struct NAME(socket_value));
+} NAME(sockets) SEC(".maps");
+
+/* Rewrite `addr` and `port` to an endpoint, or say why not. `bound` is the socket's own address, 0 if not bound. */
+INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAME(addr) *addr, __be16 *port,
+					   const struct NAME(addr) *bound)
+{
+	const struct settings *node = node_settings();
+	__u8 protocol = ctx->protocol;
+	const struct frontend_value *frontend;
+	struct NAME(endpoint) chosen;
+	struct NAME(addr) client = *bound;
+	enum client kind;
+	__u8 answer;
+
+	if (!node || (protocol != PROTOCOL_TCP && protocol != PROTOCOL_UDP))
+		return SOCKET_PASS;
+	kind = bpf_get_netns_cookie(ctx) == node->host_netns ? CLIENT_NODE : CLIENT_POD;
+	if (kind == CLIENT_POD && (node->flags & HOST_ONLY))
+		return SOCKET_PASS;
+
+	frontend = NAME(find_frontend)(addr, *port, protocol);
+	if (!frontend) {
+		if (!bpf_map_lookup_elem(&NAME(cluster_ips), addr))
+			return SOCKET_PASS;
+		count_reason(REASON_UNDEFINED_PORT);
+		return SOCKET_REFUSE;
+	}
+
+	/* Source ranges look at the source address, which a socket has only after routing. */
+	if (frontend->flags & FRONTEND_RANGES)
+		return SOCKET_PASS;
+	answer = frontend->answer[kind];
+	/* Whether a namespace is a pod in the sense of detectLocalMode shows on the packet; only equal answers count. */
+	if (kind == CLIENT_POD && ((answer ^ frontend->answer[CLIENT_OUTSIDER]) & (VERDICT_MASK | LOCAL_ONLY)))
+		return SOCKET_PASS;
+	if ((answer & VERDICT_MASK) == VERDICT_REJECT) {
+		count_reason(REASON_NO_ENDPOINT);
+		return SOCKET_REFUSE;
+	}
+	/* Silence cannot be told at the socket: the packet path swallows it. */
+	if ((answer & VERDICT_MASK) != VERDICT_DNAT)
+		return SOCKET_PASS;
+
+	if ((frontend->flags & FRONTEND_AFFINITY) && NAME(unset_addr)(&client)) {
+		if (kind == CLIENT_POD)
+			return SOCKET_PASS;
+		NOINLINE_COPY(&client.w, &node->NAME(node));
+	}
+	if (!NAME(choose_endpoint)(frontend, answer & LOCAL_ONLY, &client, &chosen)) {
+		count_reason(REASON_MISSING_SLOT);
+		return SOCKET_REFUSE;
+	}
+
+	struct NAME(socket_key) key = { .cookie = bpf_get_socket_cookie(ctx), .addr = chosen.addr,
+					.port = chosen.port, .pad = 0 };
+	struct NAME(socket_value) dialled = { .addr = *addr, .port = *port, .protocol = protocol, .pad = 0,
+					      .service = frontend->service };
+
+	bpf_map_update_elem(&NAME(sockets), &key, &dialled, BPF_ANY);
+	*addr = chosen.addr;
+	*port = chosen.port;
+	return SOCKET_TRANSLATED;
+}
+
+/* Put back what the application dialled; false if this peer was not ours. */
+INLINE bool NAME(restore)(struct bpf_sock_addr *ctx, struct NAME(addr) *addr, __be16 *port)
+{
+	struct NAME(socket_key) key = { .cookie = bpf_get_socket_cookie(ctx), .addr = *addr, .port = *port, .pad = 0 };
+	const struct NAME(socket_value) *dialled = bpf_map_lookup_elem(&NAME(sockets), &key);
+
+	if (!dialled)
+		return false;
+	*addr = dialled->addr;
+	*port = dialled->port;
+	return true;
+}
+
+/* Is `port` a NodePort that a bind to `addr` would shadow? Loopback and foreign addresses stay free. */
+INLINE bool NAME(shadows_node_port)(const struct NAME(addr) *addr, __be16 port, __u8 protocol)
+{
+	struct NAME(frontend_key) key = { .port = port, .protocol = protocol, .pad = 0 };
+
+	if (!NAME(unset_addr)(addr) && !bpf_map_lookup_elem(&NAME(node_addrs), addr))
+		return false;
+	return bpf_map_lookup_elem(&NAME(frontends), &key);
+}
