@@ -38,7 +38,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transac
     Value,
 )
 
-#: More failures than this are not looked at: the first one names the culprit.
+#: Room for the answers to a batch in which very many elements fail.
 _RECEIVE_BUFFER_BYTES = 1 << 20
 
 
@@ -137,7 +137,11 @@ class Nfnetlink:
             raise NetlinkError("commit to nf_tables", failure.errno, failure.text)
         piece = pieces[failure.sequence - first_piece]
         offset = encoding.element_at(self.table, piece, failure.offset)
-        if offset is None and len(piece.elements) > 1 and failure.errno in _ELEMENT_ERRORS:
+        if offset is None and failure.errno == errno.ENOENT and not self.set_exists(piece.set_name):
+            raise ElementError(
+                piece.set_name, piece.operation, None, None, failure.errno, f"table {self.table} has no such set or map"
+            )
+        if offset is None and len(piece.elements) > 1:
             # An older kernel does not say which element of the message it was: ask again, one element a message.
             singles = encoding.single(pieces)
             again, last_again = self._build(singles, None)
@@ -240,9 +244,17 @@ class Nfnetlink:
 
     def table_exists(self, family: int) -> bool:
         """Tell whether our table is there in family 4 or 6."""
-        payload = nft.nfgenmsg(family) + text_attribute(nft.TABLE_NAME, self.table)
+        return self._exists("look for our table", nft.GETTABLE, family, b"")
+
+    def set_exists(self, set_name: SetName) -> bool:
+        """Tell whether our table has this set or map."""
+        name = text_attribute(nft.SET_NAME, set_name.name)
+        return self._exists(f"look for {set_name}", nft.GETSET, set_name.family, name)
+
+    def _exists(self, action: str, operation: int, family: int, which: bytes) -> bool:
+        payload = nft.nfgenmsg(family) + text_attribute(nft.TABLE_NAME, self.table) + which
         try:
-            self._socket.request("look for our table", nft.message_type(nft.GETTABLE), payload)
+            self._socket.request(action, nft.message_type(operation), payload)
         except NetlinkError as error:
             if error.errno == errno.ENOENT:
                 return False
@@ -274,13 +286,15 @@ class Nfnetlink:
         """
         ours = text_attribute(1, self.table)
         payload = nft.nfgenmsg(family) + ours + filters
-        replies = self._socket.dump(action, nft.message_type(operation), payload)
+        try:
+            replies = self._socket.dump(action, nft.message_type(operation), payload)
+        except NetlinkError as error:
+            if error.errno == errno.ENOENT:  # no such table: newer kernels say so, older ones list nothing
+                return []
+            raise
         end = 4 + len(ours)
         header = nft.nfgenmsg(family)[:1]
         return [r.payload for r in replies if r.payload[4:end] == ours and r.payload[:1] == header]
-
-
-_ELEMENT_ERRORS = frozenset((errno.ENOENT, errno.EEXIST, errno.EINVAL, errno.EBUSY, errno.ENOTEMPTY, errno.ELOOP))
 
 
 def _next_generation(generation: int, count: int) -> int:
