@@ -9,7 +9,8 @@ add of one key in one part), last what goes away (as given).
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import (
     Element,
@@ -28,8 +29,8 @@ _ELEMENT_BYTES = 80
 
 class _Operation(NamedTuple):
     set_name: SetName
-    delete: Optional[Key]
-    add: Optional[Element]
+    delete: Key | None
+    add: Element | None
 
     @property
     def cost(self) -> int:
@@ -65,12 +66,12 @@ def split(transaction: Transaction, limit: int) -> Iterator[Transaction]:
         yield part
 
 
-def _ordered(transaction: Transaction) -> List[_Operation]:
-    deletes: Dict[Tuple[SetName, Key], None] = {
+def _ordered(transaction: Transaction) -> list[_Operation]:
+    deletes: dict[tuple[SetName, Key], None] = {
         (set_name, key): None for set_name, keys in transaction.deletes.items() for key in keys
     }
-    new: List[_Operation] = []
-    changed: List[_Operation] = []
+    new: list[_Operation] = []
+    changed: list[_Operation] = []
     for set_name, elements in transaction.adds.items():
         for element in elements:
             known = (set_name, element[0])
@@ -84,5 +85,5 @@ def _ordered(transaction: Transaction) -> List[_Operation]:
     return new + changed + [_Operation(set_name, key, None) for set_name, key in deletes]
 
 
-def _parts(key: Key) -> Tuple[bytes, ...]:
+def _parts(key: Key) -> tuple[bytes, ...]:
     return (key,) if isinstance(key, bytes) else tuple(key)

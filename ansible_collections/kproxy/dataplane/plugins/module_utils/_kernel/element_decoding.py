@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import struct
-from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import nft_protocol as nft
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import (
@@ -24,18 +25,18 @@ class TimedElement(NamedTuple):
 
     key: Key
     value: Value
-    timeout_ms: Optional[int]
-    expires_in_ms: Optional[int]
+    timeout_ms: int | None
+    expires_in_ms: int | None
 
 
-def decode_elements(payloads: Iterable[memoryview]) -> List[Tuple[Key, Value, Optional[str]]]:
+def decode_elements(payloads: Iterable[memoryview]) -> list[tuple[Key, Value, str | None]]:
     """Return (key, value, comment) of every element in NEWSETELEM payloads.
 
     A catch-all element ("*") has no key and is left out: we never make one.
     """
-    found: List[Tuple[Key, Value, Optional[str]]] = []
+    found: list[tuple[Key, Value, str | None]] = []
     append = found.append
-    verdicts: Dict[bytes, str] = {}
+    verdicts: dict[bytes, str] = {}
     unpack, mask = ATTRIBUTE.unpack_from, NLA_TYPE_MASK
     for payload in payloads:
         data, position, end = _element_list(payload)
@@ -44,9 +45,9 @@ def decode_elements(payloads: Iterable[memoryview]) -> List[Tuple[Key, Value, Op
             stop = position + length
             inner = position + 4
             position += length + 3 & ~3
-            key: Optional[Key] = None
+            key: Key | None = None
             value: Value = None
-            comment: Optional[str] = None
+            comment: str | None = None
             while inner < stop:
                 size, kind = unpack(data, inner)
                 kind &= mask
@@ -65,8 +66,8 @@ def decode_elements(payloads: Iterable[memoryview]) -> List[Tuple[Key, Value, Op
                     key_end = data[inner + 8 : inner + 4 + unpack(data, inner + 4)[0]]
                     if isinstance(key, bytes) and key_end != key:
                         key = (key, key_end)
-                elif kind == nft.ELEM_FLAGS and isinstance(key, bytes):
-                    if data[inner + 7] & nft.ELEM_FLAG_INTERVAL_END:
+                elif kind == nft.ELEM_FLAGS and data[inner + 7] & nft.ELEM_FLAG_INTERVAL_END:
+                    if isinstance(key, bytes):
                         key = IntervalEnd(key)
                 inner += size + 3 & ~3
             if key is not None:
@@ -74,9 +75,9 @@ def decode_elements(payloads: Iterable[memoryview]) -> List[Tuple[Key, Value, Op
     return found
 
 
-def decode_timed_elements(payloads: Iterable[memoryview]) -> List[TimedElement]:
+def decode_timed_elements(payloads: Iterable[memoryview]) -> list[TimedElement]:
     """Return the elements of a map with timeouts, with what is left of each."""
-    found: List[TimedElement] = []
+    found: list[TimedElement] = []
     for payload in payloads:
         data, position, end = _element_list(payload)
         view = memoryview(data)
@@ -110,7 +111,7 @@ def decode_verdict(raw: bytes) -> str:
     return f"{word} {text(parts[nft.VERDICT_CHAIN])}" if nft.VERDICT_CHAIN in parts else word
 
 
-def decode_comment(user_data: bytes) -> Optional[str]:
+def decode_comment(user_data: bytes) -> str | None:
     """Return the comment in an element's user data (type, length, value triples), or None."""
     position = 0
     while position + 2 <= len(user_data):
@@ -121,7 +122,7 @@ def decode_comment(user_data: bytes) -> Optional[str]:
     return None
 
 
-def _element_list(payload: memoryview) -> Tuple[bytes, int, int]:
+def _element_list(payload: memoryview) -> tuple[bytes, int, int]:
     """Return one payload as bytes (slices of which are keys), and where its list of elements starts and ends."""
     data = bytes(payload)
     position, end = _NFGENMSG_BYTES, len(data)
@@ -133,5 +134,5 @@ def _element_list(payload: memoryview) -> Tuple[bytes, int, int]:
     return data, end, end
 
 
-def _milliseconds(value: Optional[memoryview]) -> Optional[int]:
+def _milliseconds(value: memoryview | None) -> int | None:
     return None if value is None else int(struct.unpack(">Q", value)[0])

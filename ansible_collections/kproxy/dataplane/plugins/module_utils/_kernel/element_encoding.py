@@ -9,7 +9,8 @@ for many elements (headers by length, whole verdicts) is built once.
 from __future__ import annotations
 
 import struct
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Callable, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import nft_protocol as nft
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import (
@@ -50,10 +51,10 @@ class Piece(NamedTuple):
     #: Index of the first element in the transaction's list; the others follow.
     first: int
     #: Encoded elements, one each.
-    elements: List[bytes]
+    elements: list[bytes]
 
 
-class _HeaderCache(Dict[int, bytes]):
+class _HeaderCache(dict[int, bytes]):
     """Headers by length of what they head, made on first use."""
 
     def __init__(self, make: Callable[[int], bytes]) -> None:
@@ -118,7 +119,7 @@ def encode_key(key: Key) -> bytes:
     return _KEY_HEADERS[len(key)] + key + _PADDING[len(key) & 3]
 
 
-def encode_deletes(keys: Sequence[Key]) -> List[bytes]:
+def encode_deletes(keys: Sequence[Key]) -> list[bytes]:
     """Return one encoded element for each key."""
     headers = _ELEMENT_HEADERS
     encoded = []
@@ -128,12 +129,12 @@ def encode_deletes(keys: Sequence[Key]) -> List[bytes]:
     return encoded
 
 
-def encode_adds(elements: Sequence[Element]) -> List[bytes]:
+def encode_adds(elements: Sequence[Element]) -> list[bytes]:
     """Return one encoded element for each (key, value, comment)."""
     element_headers, key_headers, data_headers = _ELEMENT_HEADERS, _KEY_HEADERS, _DATA_HEADERS
     padding = _PADDING
-    verdicts: Dict[str, bytes] = {}
-    encoded: List[bytes] = []
+    verdicts: dict[str, bytes] = {}
+    encoded: list[bytes] = []
     append = encoded.append
     for key, value, comment in elements:
         if type(key) is bytes:
@@ -159,22 +160,20 @@ def encode_adds(elements: Sequence[Element]) -> List[bytes]:
     return encoded
 
 
-def _cut(set_name: SetName, operation: str, encoded: List[bytes]) -> List[Piece]:
+def _cut(set_name: SetName, operation: str, encoded: list[bytes]) -> list[Piece]:
     if not encoded:
         return []
     step = _LIST_MAX_BYTES // max(map(len, encoded))
-    return [
-        Piece(set_name, operation, first, encoded[first : first + step]) for first in range(0, len(encoded), step)
-    ]
+    return [Piece(set_name, operation, first, encoded[first : first + step]) for first in range(0, len(encoded), step)]
 
 
-def encode_pieces(transaction: Transaction) -> List[Piece]:
+def encode_pieces(transaction: Transaction) -> list[Piece]:
     """Return all element operations in order of execution: every delete, then every add.
 
     Raises:
         UnencodableElement: names the set and the element.
     """
-    pieces: List[Piece] = []
+    pieces: list[Piece] = []
     for set_name, keys in transaction.deletes.items():
         pieces += _cut(set_name, DELETE, _named(set_name, keys, encode_deletes))
     for set_name, elements in transaction.adds.items():
@@ -182,7 +181,7 @@ def encode_pieces(transaction: Transaction) -> List[Piece]:
     return pieces
 
 
-def _named(set_name: SetName, elements: Sequence[object], encode: Callable[..., List[bytes]]) -> List[bytes]:
+def _named(set_name: SetName, elements: Sequence[object], encode: Callable[..., list[bytes]]) -> list[bytes]:
     """Encode; on refusal find the element that caused it, so that the caller can leave out that one alone."""
     try:
         return encode(elements)
@@ -195,7 +194,7 @@ def _named(set_name: SetName, elements: Sequence[object], encode: Callable[..., 
         raise
 
 
-def single(pieces: Sequence[Piece]) -> List[Piece]:
+def single(pieces: Sequence[Piece]) -> list[Piece]:
     """Return the same operations with one element a message, so that an error's sequence number names the element."""
     return [
         Piece(piece.set_name, piece.operation, piece.first + offset, [element])
@@ -208,9 +207,9 @@ def batch(
     table: str,
     pieces: Sequence[Piece],
     sequence: int,
-    expected_generation: Optional[int] = None,
+    expected_generation: int | None = None,
     delete_operation: int = nft.DELSETELEM,
-) -> Tuple[bytes, int]:
+) -> tuple[bytes, int]:
     """Return one datagram that commits all pieces or none, and the sequence number its acknowledgement will carry.
 
     Args:
@@ -228,7 +227,7 @@ def batch(
         ADD: (nft.message_type(nft.NEWSETELEM), NLM_F_REQUEST | NLM_F_CREATE),
         DELETE: (nft.message_type(delete_operation), NLM_F_REQUEST),
     }
-    prefixes: Dict[SetName, bytes] = {}
+    prefixes: dict[SetName, bytes] = {}
     last = len(pieces) - 1
     for index, piece in enumerate(pieces):
         sequence += 1
@@ -256,7 +255,7 @@ def element_list_prefix(table: str, set_name: SetName) -> bytes:
     )
 
 
-def element_at(table: str, piece: Piece, offset: Optional[int]) -> Optional[int]:
+def element_at(table: str, piece: Piece, offset: int | None) -> int | None:
     """Return which element of a piece the kernel meant by an attribute's offset in the message, if it lies in one."""
     if offset is None:
         return None

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Optional
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import Key, SetName
 
@@ -38,7 +37,7 @@ class ElementError(NetlinkError):
     """
 
     def __init__(
-        self, set_name: SetName, operation: str, index: Optional[int], key: Optional[Key], code: int, detail: str = ""
+        self, set_name: SetName, operation: str, index: int | None, key: Key | None, code: int, detail: str = ""
     ) -> None:
         self.set_name = set_name
         self.operation = operation

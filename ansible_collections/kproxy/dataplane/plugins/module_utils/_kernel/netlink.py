@@ -11,7 +11,8 @@ import errno
 import os
 import socket
 import struct
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import DumpInterrupted, NetlinkError
 
@@ -67,7 +68,7 @@ class Failure(NamedTuple):
     sequence: int
     errno: int
     text: str
-    offset: Optional[int]
+    offset: int | None
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -90,7 +91,7 @@ def message(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
     return HEADER.pack(16 + len(payload), kind, flags, sequence, 0) + payload
 
 
-def attributes(data: memoryview, start: int = 0) -> Iterator[Tuple[int, memoryview]]:
+def attributes(data: memoryview, start: int = 0) -> Iterator[tuple[int, memoryview]]:
     """Yield (type without flags, value) of every attribute in data[start:]; stop at a truncated one."""
     position, end = start, len(data)
     unpack = ATTRIBUTE.unpack_from
@@ -102,7 +103,7 @@ def attributes(data: memoryview, start: int = 0) -> Iterator[Tuple[int, memoryvi
         position += (length + 3) & ~3
 
 
-def attribute_map(data: memoryview, start: int = 0) -> Dict[int, memoryview]:
+def attribute_map(data: memoryview, start: int = 0) -> dict[int, memoryview]:
     """Return the attributes in data[start:] by type; of repeated ones the last."""
     return dict(attributes(data, start))
 
@@ -224,7 +225,7 @@ class NetlinkSocket:
         """Send one datagram to the kernel."""
         self._socket.send(data)
 
-    def receive(self, block: bool = True) -> Optional[memoryview]:
+    def receive(self, block: bool = True) -> memoryview | None:
         """Return the next datagram, or None if there is none and `block` is false.
 
         Raises OSError(ENOBUFS) when the kernel had to drop messages since the last call.
@@ -244,7 +245,7 @@ class NetlinkSocket:
                 if error.errno != errno.ENOBUFS:
                     raise
 
-    def request(self, action: str, kind: int, payload: bytes, flags: int = 0) -> List[Message]:
+    def request(self, action: str, kind: int, payload: bytes, flags: int = 0) -> list[Message]:
         """Send one request and return its answers up to the acknowledgement.
 
         Raises:
@@ -252,7 +253,7 @@ class NetlinkSocket:
         """
         sequence = self.reserve_sequences(1)
         self.send(message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, sequence, payload))
-        found: List[Message] = []
+        found: list[Message] = []
         while True:
             data = self.receive()
             assert data is not None
@@ -267,7 +268,7 @@ class NetlinkSocket:
                     raise NetlinkError(action, failure.errno, failure.text)
                 return found
 
-    def dump(self, action: str, kind: int, payload: bytes) -> List[Message]:
+    def dump(self, action: str, kind: int, payload: bytes) -> list[Message]:
         """Return every message of a dump that no change interrupted; restarts it until that holds.
 
         Raises:
@@ -280,10 +281,10 @@ class NetlinkSocket:
                 return found
         raise DumpInterrupted(f"{action}: interrupted by changes {_DUMP_ATTEMPTS} times")
 
-    def _dump_once(self, action: str, kind: int, payload: bytes) -> Optional[List[Message]]:
+    def _dump_once(self, action: str, kind: int, payload: bytes) -> list[Message] | None:
         sequence = self.reserve_sequences(1)
         self.send(message(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
-        found: List[Message] = []
+        found: list[Message] = []
         interrupted = False
         while True:
             try:

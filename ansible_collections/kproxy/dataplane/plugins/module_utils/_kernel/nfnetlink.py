@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import errno
 import struct
-from typing import Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import element_encoding as encoding
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import nft_protocol as nft
@@ -66,7 +67,7 @@ class Nfnetlink:
         self.table = table
         self._socket = open_or_explain(NETLINK_NETFILTER)
         self._socket.ensure_receive_buffer(_RECEIVE_BUFFER_BYTES)
-        self._destroy_works: Optional[bool] = None
+        self._destroy_works: bool | None = None
 
     def __enter__(self) -> Nfnetlink:
         return self
@@ -85,7 +86,7 @@ class Nfnetlink:
 
     # ------------------------------------------------------------------ writing
 
-    def commit(self, transaction: Transaction, expected_generation: Optional[int] = None) -> CommitResult:
+    def commit(self, transaction: Transaction, expected_generation: int | None = None) -> CommitResult:
         """Commit the transaction's elements (its structure is nft_command's part).
 
         All of it is in force afterwards, or nothing; see `CommitResult.batches` for the one exception.
@@ -112,7 +113,7 @@ class Nfnetlink:
         after = self.generation()
         return CommitResult(after, after != _next_generation(before, batches), batches, sent)
 
-    def _commit_in_parts(self, transaction: Transaction, expected_generation: Optional[int]) -> Tuple[int, int]:
+    def _commit_in_parts(self, transaction: Transaction, expected_generation: int | None) -> tuple[int, int]:
         batches = sent = 0
         for part in split(transaction, self._socket.send_limit()):
             pieces = encoding.encode_pieces(part)
@@ -122,7 +123,7 @@ class Nfnetlink:
             sent += len(datagram)
         return batches, sent
 
-    def _build(self, pieces: Sequence[encoding.Piece], expected_generation: Optional[int]) -> Tuple[bytes, int]:
+    def _build(self, pieces: Sequence[encoding.Piece], expected_generation: int | None) -> tuple[bytes, int]:
         sequence = self._socket.reserve_sequences(len(pieces) + 2)
         return encoding.batch(self.table, pieces, sequence, expected_generation)
 
@@ -152,14 +153,14 @@ class Nfnetlink:
             offset = 0
         raise _element_error(piece, offset, failure)
 
-    def _send_batch(self, datagram: bytes, first: int, last: int) -> List[Failure]:
+    def _send_batch(self, datagram: bytes, first: int, last: int) -> list[Failure]:
         """Return the failures of a batch, in order; empty if it is in force."""
         self._socket.drain()
         try:
             self._socket.send(datagram)
         except OSError as error:
             raise NetlinkError("send a batch to nf_tables", error.errno or errno.EIO) from error
-        failures: List[Failure] = []
+        failures: list[Failure] = []
         acknowledged = False
         while True:
             # The kernel works a batch off inside send(): all answers there will ever be are queued by now.
@@ -203,7 +204,7 @@ class Nfnetlink:
                 self._destroy_works = False
         return self._delete_existing(set_name, remaining)
 
-    def _destroy(self, set_name: SetName, keys: List[Key]) -> None:
+    def _destroy(self, set_name: SetName, keys: list[Key]) -> None:
         for part in split(Transaction(deletes={set_name: keys}), self._socket.send_limit()):
             pieces = encoding.encode_pieces(part)
             sequence = self._socket.reserve_sequences(len(pieces) + 2)
@@ -212,7 +213,7 @@ class Nfnetlink:
             if failures:
                 raise NetlinkError(f"destroy elements of {set_name}", failures[0].errno, failures[0].text)
 
-    def _delete_existing(self, set_name: SetName, remaining: List[Key]) -> int:
+    def _delete_existing(self, set_name: SetName, remaining: list[Key]) -> int:
         """Delete by batches, leaving out what the kernel reports as missing, until a batch holds.
 
         One round tells every element that is missing, so two rounds do unless more expire between them.
@@ -225,7 +226,7 @@ class Nfnetlink:
             failures = self._send_batch(datagram, first_piece - 1, last)
             if not failures:
                 return len(remaining)
-            missing: Set[int] = set()
+            missing: set[int] = set()
             for failure in failures:
                 if failure.errno != errno.ENOENT or failure.sequence < first_piece:
                     raise NetlinkError(f"delete elements of {set_name}", failure.errno, failure.text)
@@ -261,7 +262,7 @@ class Nfnetlink:
             raise
         return True
 
-    def dump_elements(self, set_name: SetName) -> List[Tuple[Key, Value, Optional[str]]]:
+    def dump_elements(self, set_name: SetName) -> list[tuple[Key, Value, str | None]]:
         """Return (key, value, comment) of every element of one of our sets; a range of one key comes as that key.
 
         Raises:
@@ -269,7 +270,7 @@ class Nfnetlink:
         """
         return decode_elements(self._dump_set(set_name))
 
-    def dump_timed_elements(self, set_name: SetName) -> List[TimedElement]:
+    def dump_timed_elements(self, set_name: SetName) -> list[TimedElement]:
         """Return the elements of one of our dynamic maps with their timeouts (pins)."""
         return decode_timed_elements(self._dump_set(set_name))
 
@@ -278,7 +279,7 @@ class Nfnetlink:
         replies = self._socket.dump(f"read {set_name}", nft.message_type(nft.GETSETELEM), payload)
         return [reply.payload for reply in replies]
 
-    def dump_ours(self, action: str, operation: int, family: int, filters: bytes) -> List[memoryview]:
+    def dump_ours(self, action: str, operation: int, family: int, filters: bytes) -> list[memoryview]:
         """Return the payloads of a listing that belong to our table.
 
         Chains, rules and sets all carry their table's name as first attribute (number 1): what has another name is
@@ -304,7 +305,7 @@ def _next_generation(generation: int, count: int) -> int:
     return generation
 
 
-def _element_error(piece: encoding.Piece, offset: Optional[int], failure: Failure) -> ElementError:
+def _element_error(piece: encoding.Piece, offset: int | None, failure: Failure) -> ElementError:
     if offset is None:
         return ElementError(piece.set_name, piece.operation, None, None, failure.errno, failure.text)
     key = decode_key(piece.elements[offset])
@@ -319,5 +320,3 @@ def decode_key(element: bytes) -> Key:
     if nft.ELEM_KEY_END in parts:
         return (first, bytes(attribute_map(parts[nft.ELEM_KEY_END])[nft.DATA_VALUE]))
     return first
-
-

@@ -14,12 +14,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from typing import IO, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import IO
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_protocol import FAMILY_WORD
 
-Version = Tuple[int, ...]
+Version = tuple[int, ...]
 
 #: Oldest nft that loads what we write; also kube-proxy's minimum.
 MINIMUM_VERSION: Version = (1, 0, 1)
@@ -41,9 +42,7 @@ class NftError(KernelError):
         stderr: bounded.
     """
 
-    def __init__(
-        self, command: Sequence[str], version: str, returncode: Optional[int], stderr: str, reason: str
-    ) -> None:
+    def __init__(self, command: Sequence[str], version: str, returncode: int | None, stderr: str, reason: str) -> None:
         self.command = tuple(command)
         self.version = version
         self.returncode = returncode
@@ -61,10 +60,10 @@ def parse_version(output: str) -> Version:
 class NftCommand:
     """The nft program of this node."""
 
-    def __init__(self, path: Optional[str] = None, timeout_seconds: float = 60.0) -> None:
+    def __init__(self, path: str | None = None, timeout_seconds: float = 60.0) -> None:
         self.path = path or shutil.which("nft", path=_search_path()) or "nft"
         self.timeout_seconds = timeout_seconds
-        self._version: Optional[Version] = None
+        self._version: Version | None = None
 
     def version(self) -> Version:
         """Return the program's version, asked once; () if it does not say.
@@ -97,7 +96,7 @@ class NftCommand:
             raise ValueError(f"nft is never asked to {' '.join(forbidden.group().split())}")
         self._run((["-c"] if check else []) + ["-f", "-"], structure)
 
-    def list_table(self, family: int, table: str, terse: bool = True) -> Optional[str]:
+    def list_table(self, family: int, table: str, terse: bool = True) -> str | None:
         """Return one table of ours as nft prints it; None if it does not exist.
 
         Args:
@@ -113,7 +112,7 @@ class NftCommand:
                 return None
             raise
 
-    def _run(self, arguments: List[str], text: Optional[str]) -> str:
+    def _run(self, arguments: list[str], text: str | None) -> str:
         command = [self.path, *arguments]
         # Temporary files bound nothing by themselves, but a child that writes without end cannot block or fill us.
         with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
@@ -127,7 +126,9 @@ class NftCommand:
                     env={**os.environ, "LC_ALL": "C"},
                 )
             except FileNotFoundError as error:
-                raise NftError(command, "missing", None, "", "is not installed: install the nftables package") from error
+                raise NftError(
+                    command, "missing", None, "", "is not installed: install the nftables package"
+                ) from error
             except OSError as error:
                 raise NftError(command, self.version_text, None, "", f"cannot be started: {error}") from error
             except subprocess.TimeoutExpired as error:
@@ -136,9 +137,7 @@ class NftCommand:
             if done.returncode:
                 if arguments != ["--version"]:
                     self._learn_version()
-                raise NftError(
-                    command, self.version_text, done.returncode, _tail(stderr), _ending(done.returncode)
-                )
+                raise NftError(command, self.version_text, done.returncode, _tail(stderr), _ending(done.returncode))
             stdout.seek(0)
             return stdout.read().decode("utf-8", "replace")
 

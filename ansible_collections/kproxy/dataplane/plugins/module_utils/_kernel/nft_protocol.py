@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import struct
-from typing import Dict
 
 SUBSYSTEM = 10
 BATCH_BEGIN = 16
@@ -33,7 +32,8 @@ HOOK_NUMBER, HOOK_PRIORITY = 1, 2
 RULE_TABLE, RULE_CHAIN, RULE_HANDLE, RULE_EXPRESSIONS, RULE_POSITION, RULE_USERDATA = 1, 2, 3, 4, 6, 7
 
 SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_KEY_LEN, SET_DATA_TYPE, SET_DATA_LEN = 1, 2, 3, 4, 5, 6, 7
-SET_POLICY, SET_DESC, SET_TIMEOUT, SET_GC_INTERVAL, SET_USERDATA, SET_EXPRESSION, SET_EXPRESSIONS = 8, 9, 11, 12, 13, 17, 18
+SET_POLICY, SET_DESC, SET_TIMEOUT, SET_GC_INTERVAL, SET_USERDATA = 8, 9, 11, 12, 13
+SET_EXPRESSION, SET_EXPRESSIONS = 17, 18
 SET_FLAG_ANONYMOUS = 0x1
 
 ELEM_LIST_TABLE, ELEM_LIST_SET, ELEM_LIST_ELEMENTS = 1, 2, 3
@@ -49,13 +49,13 @@ GEN_ID, GEN_PROC_PID, GEN_PROC_NAME = 1, 2, 3
 EXPR_NAME, EXPR_DATA = 1, 2
 LOOKUP_SET, DYNSET_SET_NAME, QUOTA_CONSUMED = 1, 1, 4
 
-VERDICT_CODES: Dict[str, int] = {"drop": 0, "accept": 1, "return": -5, "jump": -3, "goto": -4}
-VERDICT_NAMES: Dict[int, str] = {code: name for name, code in VERDICT_CODES.items()}
+VERDICT_CODES: dict[str, int] = {"drop": 0, "accept": 1, "return": -5, "jump": -3, "goto": -4}
+VERDICT_NAMES: dict[int, str] = {code: name for name, code in VERDICT_CODES.items()}
 
 #: NFPROTO_IPV4 and NFPROTO_IPV6 by our family numbers, and back.
-NFPROTO: Dict[int, int] = {4: 2, 6: 10}
-FAMILY_OF_NFPROTO: Dict[int, int] = {2: 4, 10: 6}
-FAMILY_WORD: Dict[int, str] = {4: "ip", 6: "ip6"}
+NFPROTO: dict[int, int] = {4: 2, 6: 10}
+FAMILY_OF_NFPROTO: dict[int, int] = {2: 4, 10: 6}
+FAMILY_WORD: dict[int, str] = {4: "ip", 6: "ip6"}
 
 NFGENMSG = struct.Struct(">BBH")
 

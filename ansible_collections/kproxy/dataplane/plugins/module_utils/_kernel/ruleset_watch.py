@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import errno
 import struct
-from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import nft_protocol as nft
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import (
@@ -27,7 +28,7 @@ _RECEIVE_BUFFER_BYTES = 8 << 20
 #: A change is described by at most this many objects.
 _MAX_OBJECTS = 8
 
-_OBJECTS: Dict[int, Tuple[str, int]] = {
+_OBJECTS: dict[int, tuple[str, int]] = {
     nft.NEWTABLE: ("new table", 0),
     nft.DELTABLE: ("deleted table", 0),
     nft.NEWCHAIN: ("new chain", nft.CHAIN_NAME),
@@ -55,10 +56,10 @@ class ForeignChange(NamedTuple):
         process: name and process id of the last one who committed, "" and 0 if not known.
     """
 
-    generation: Optional[int]
+    generation: int | None
     touches_us: bool
     complete: bool
-    objects: Tuple[str, ...]
+    objects: tuple[str, ...]
     process: str
     pid: int
 
@@ -78,7 +79,7 @@ class RulesetWatch:
         self._table_bytes = table.encode() + b"\0"
         self._socket = open_or_explain(NETLINK_NETFILTER)
         self._socket.ensure_receive_buffer(_RECEIVE_BUFFER_BYTES)
-        self._own_generations: Set[int] = set()
+        self._own_generations: set[int] = set()
         ports = tuple(own_ports)
         if ports:
             self._socket.attach_filter(drop_ports_program(ports))
@@ -102,7 +103,7 @@ class RulesetWatch:
         """Declare a generation as our own (a commit by the nft command, whose port number we do not know)."""
         self._own_generations.add(generation)
 
-    def read(self) -> Optional[ForeignChange]:
+    def read(self) -> ForeignChange | None:
         """Return what others did since the last call, all commits taken together; None if nothing. Never blocks."""
         collected = _Collector(self._table_bytes, self.table, self._own_generations)
         while True:
@@ -123,13 +124,13 @@ class RulesetWatch:
 class _Collector:
     """Sort notifications into commits: the objects of a commit come first, its NEWGEN closes it."""
 
-    def __init__(self, table_bytes: bytes, table: str, own_generations: Set[int]) -> None:
+    def __init__(self, table_bytes: bytes, table: str, own_generations: set[int]) -> None:
         self._table_bytes = table_bytes
         self._table = table
         self._own = own_generations
-        self._pending: List[str] = []
-        self._objects: List[str] = []
-        self._generation: Optional[int] = None
+        self._pending: list[str] = []
+        self._objects: list[str] = []
+        self._generation: int | None = None
         self._process = ""
         self._pid = 0
         self._touches = self._seen = self._pending_touches = False
@@ -164,7 +165,7 @@ class _Collector:
         where = f"{words} {family} {self._table}"
         return f"{where} {text(name)}" if name is not None else where
 
-    def _close(self, parts: Dict[int, memoryview]) -> None:
+    def _close(self, parts: dict[int, memoryview]) -> None:
         generation = int(struct.unpack(">I", parts[nft.GEN_ID])[0])
         pending, touches = self._pending, self._pending_touches
         self._pending, self._pending_touches = [], False
@@ -180,7 +181,7 @@ class _Collector:
         if nft.GEN_PROC_PID in parts:
             self._pid = int(struct.unpack(">I", parts[nft.GEN_PROC_PID])[0])
 
-    def result(self) -> Optional[ForeignChange]:
+    def result(self) -> ForeignChange | None:
         # Objects without their NEWGEN: it was lost, or the socket filter let only a part through.
         touches = self._touches or self._pending_touches
         if not self._seen and not self.lost and not self._pending_touches:
@@ -189,7 +190,7 @@ class _Collector:
         return ForeignChange(self._generation, touches, not self.lost, objects, self._process, self._pid)
 
 
-def drop_ports_program(ports: Tuple[int, ...]) -> bytes:
+def drop_ports_program(ports: tuple[int, ...]) -> bytes:
     """Return a classic BPF program that drops datagrams whose first message has one of these port numbers.
 
     The kernel stamps the port of the socket that committed on every notification; a datagram never mixes commits.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Callable, Dict, List, NamedTuple, Optional
+from typing import Callable, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import nft_protocol as nft
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import DumpInterrupted
@@ -56,9 +56,9 @@ class Chain(NamedTuple):
     """A chain; hook, priority and policy are None for one that is only jumped to."""
 
     name: str
-    hook: Optional[int]
-    priority: Optional[int]
-    policy: Optional[int]
+    hook: int | None
+    priority: int | None
+    policy: int | None
     type: str
     digest: str
 
@@ -76,7 +76,7 @@ class Set(NamedTuple):
     digest: str
 
 
-def structure_digests(kernel: Nfnetlink, family: int) -> Dict[str, str]:
+def structure_digests(kernel: Nfnetlink, family: int) -> dict[str, str]:
     """Return a digest of every chain (its rules included) and set of our table: "chain NAME" or "set NAME" -> sha256.
 
     Empty if the table does not exist. All of it belongs to one generation of the ruleset.
@@ -99,7 +99,7 @@ def structure_digests(kernel: Nfnetlink, family: int) -> Dict[str, str]:
     return found
 
 
-def list_chains(kernel: Nfnetlink, family: int) -> Dict[str, Chain]:
+def list_chains(kernel: Nfnetlink, family: int) -> dict[str, Chain]:
     """Return the chains of our table by name; `digest` covers the declaration, not the rules."""
     found = {}
     for payload in kernel.dump_ours("list our chains", nft.GETCHAIN, family, b""):
@@ -117,7 +117,7 @@ def list_chains(kernel: Nfnetlink, family: int) -> Dict[str, Chain]:
     return found
 
 
-def list_sets(kernel: Nfnetlink, family: int) -> Dict[str, Set]:
+def list_sets(kernel: Nfnetlink, family: int) -> dict[str, Set]:
     """Return the named sets and maps of our table by name."""
     found = {}
     for name, parts in _set_parts(kernel, family).items():
@@ -137,11 +137,11 @@ def list_sets(kernel: Nfnetlink, family: int) -> Dict[str, Set]:
     return found
 
 
-def dump_rules(kernel: Nfnetlink, family: int, chain: Optional[str] = None) -> Dict[str, str]:
+def dump_rules(kernel: Nfnetlink, family: int, chain: str | None = None) -> dict[str, str]:
     """Return a digest of the rules of each chain that has any, or of one chain alone: chain name -> sha256."""
     anonymous = _anonymous_sets(kernel, family)
     filters = text_attribute(nft.RULE_CHAIN, chain) if chain is not None else b""
-    rules: Dict[str, List[bytes]] = {}
+    rules: dict[str, list[bytes]] = {}
     for payload in kernel.dump_ours("read our rules", nft.GETRULE, family, filters):
         parts = attribute_map(payload, 4)
         name = text(parts[nft.RULE_CHAIN])
@@ -151,7 +151,7 @@ def dump_rules(kernel: Nfnetlink, family: int, chain: Optional[str] = None) -> D
     return {name: _sha256(lines) for name, lines in rules.items()}
 
 
-def canonical_rule(parts: Dict[int, memoryview], rename_set: Callable[[str], str]) -> bytes:
+def canonical_rule(parts: dict[int, memoryview], rename_set: Callable[[str], str]) -> bytes:
     """Return a rule's expressions and comment without state; `rename_set` gives the name to use for a set."""
     written = [_whole(nft.RULE_USERDATA, parts)]
     for _kind, expression in attributes(parts.get(nft.RULE_EXPRESSIONS, memoryview(b""))):
@@ -170,7 +170,7 @@ def canonical_rule(parts: Dict[int, memoryview], rename_set: Callable[[str], str
     return b"".join(written)
 
 
-def _set_parts(kernel: Nfnetlink, family: int) -> Dict[str, Dict[int, memoryview]]:
+def _set_parts(kernel: Nfnetlink, family: int) -> dict[str, dict[int, memoryview]]:
     found = {}
     for payload in kernel.dump_ours("list our sets", nft.GETSET, family, b""):
         parts = attribute_map(payload, 4)
@@ -178,7 +178,7 @@ def _set_parts(kernel: Nfnetlink, family: int) -> Dict[str, Dict[int, memoryview
     return found
 
 
-def _anonymous_sets(kernel: Nfnetlink, family: int) -> Dict[str, str]:
+def _anonymous_sets(kernel: Nfnetlink, family: int) -> dict[str, str]:
     """Return the digest of declaration and contents of each anonymous set by the name the kernel gave it."""
     found = {}
     for name, parts in _set_parts(kernel, family).items():
@@ -188,15 +188,15 @@ def _anonymous_sets(kernel: Nfnetlink, family: int) -> Dict[str, str]:
     return found
 
 
-def _set_digest(name: str, parts: Dict[int, memoryview]) -> str:
+def _set_digest(name: str, parts: dict[int, memoryview]) -> str:
     return _sha256([name.encode(), *(_whole(kind, parts) for kind in _SET_PARTS)])
 
 
-def _whole(kind: int, parts: Dict[int, memoryview]) -> bytes:
+def _whole(kind: int, parts: dict[int, memoryview]) -> bytes:
     return attribute(kind, bytes(parts[kind])) if kind in parts else b""
 
 
-def _sha256(pieces: List[bytes]) -> str:
+def _sha256(pieces: list[bytes]) -> str:
     """Hash the pieces with their lengths, so that no two lists of pieces run together to the same input."""
     state = hashlib.sha256()
     for piece in pieces:
@@ -204,9 +204,9 @@ def _sha256(pieces: List[bytes]) -> str:
     return state.hexdigest()
 
 
-def _signed(value: Optional[memoryview]) -> Optional[int]:
+def _signed(value: memoryview | None) -> int | None:
     return None if value is None else int(struct.unpack(">i", value)[0])
 
 
-def _unsigned(value: Optional[memoryview]) -> int:
+def _unsigned(value: memoryview | None) -> int:
     return 0 if value is None else int(struct.unpack(">I", value)[0])

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import NamedTuple, Optional, Union
 
 #: Longest comment nft prints and loads again (NFTNL_UDATA_COMMENT_MAXLEN), in bytes of UTF-8.
 COMMENT_MAX_BYTES = 128
@@ -28,10 +28,10 @@ class IntervalEnd(NamedTuple):
 
 #: One key: plain bytes; (first, last), both included, in a concatenated interval set; or the end of a plain interval.
 #: Parts of a concatenation are padded to four bytes each by whoever builds the key.
-Key = Union[bytes, Tuple[bytes, bytes], IntervalEnd]
+Key = Union[bytes, tuple[bytes, bytes], IntervalEnd]
 #: None in a set, bytes in a data map, a verdict ("goto NAME", "jump NAME", "accept", "drop") in a verdict map.
 Value = Union[None, bytes, str]
-Element = Tuple[Key, Value, Optional[str]]
+Element = tuple[Key, Value, Optional[str]]
 
 
 class Transaction:
@@ -46,18 +46,18 @@ class Transaction:
     def __init__(
         self,
         structure: str = "",
-        deletes: Optional[Dict[SetName, List[Key]]] = None,
-        adds: Optional[Dict[SetName, List[Element]]] = None,
+        deletes: dict[SetName, list[Key]] | None = None,
+        adds: dict[SetName, list[Element]] | None = None,
     ) -> None:
         self.structure = structure
-        self.deletes: Dict[SetName, List[Key]] = {} if deletes is None else deletes
-        self.adds: Dict[SetName, List[Element]] = {} if adds is None else adds
+        self.deletes: dict[SetName, list[Key]] = {} if deletes is None else deletes
+        self.adds: dict[SetName, list[Element]] = {} if adds is None else adds
 
     def delete(self, name: SetName, key: Key) -> None:
         """Ask for the removal of one element."""
         self.deletes.setdefault(name, []).append(key)
 
-    def add(self, name: SetName, key: Key, value: Value = None, comment: Optional[str] = None) -> None:
+    def add(self, name: SetName, key: Key, value: Value = None, comment: str | None = None) -> None:
         """Ask for a new element."""
         self.adds.setdefault(name, []).append((key, value, comment))
 
@@ -76,7 +76,7 @@ class Transaction:
         return f"Transaction(structure={len(self.structure)} bytes, deletes={deletes}, adds={self.size - deletes})"
 
 
-def plain_interval(first: bytes, last: bytes) -> Tuple[Key, ...]:
+def plain_interval(first: bytes, last: bytes) -> tuple[Key, ...]:
     """Return the keys that make first..last, both included, in a plain interval set of big-endian keys.
 
     The kernel keeps such a range as a start and an end element; a range up to the highest key has no end.
