@@ -1,0 +1,419 @@
+"""One control plane for tests, demos and benchmarks: the real API server where there is one, else the stand-in.
+
+With `KUBEBUILDER_ASSETS` naming a folder that holds `kube-apiserver` and `etcd` (the convention of envtest), these two are
+started; without it `devtools.apiserver`. Both come with certificates of their own, a kubeconfig for the proxy's identity
+`system:kube-proxy`, and the same few verbs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.client import HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from devtools.apiserver import netns
+from devtools.apiserver.auth import ADMIN_GROUP, KUBE_PROXY
+from devtools.apiserver.pki import CertificateAuthority, kubeconfig
+from devtools.apiserver.resources import ResourceType, by_kind
+from devtools.apiserver.server import DEFAULT_SERVICE_CIDRS
+
+ASSETS = "KUBEBUILDER_ASSETS"
+NODE_PROXIER_GROUP = "system:node-proxier"
+START_SECONDS = 60.0
+
+
+class ControlPlaneError(RuntimeError):
+    """The control plane did not start, or refused what it was asked."""
+
+
+class NotFoundError(ControlPlaneError):
+    """The object is not there."""
+
+
+class Admin:
+    """A plain administrator's client: whole objects in, whole objects out."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext, network_namespace: str | None = None) -> None:
+        self._url = urlsplit(url)
+        self._tls = tls
+        self._network_namespace = network_namespace
+        self._connection: HTTPSConnection | None = None
+        self._known_namespaces = {"default", "kube-system", "kube-public", "kube-node-lease"}
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> HTTPSConnection:
+        connection = HTTPSConnection(str(self._url.hostname), self._url.port, timeout=30, context=self._tls)
+        with _inside(self._network_namespace):
+            connection.connect()
+        return connection
+
+    def request(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Any:
+        """Send one request and return the decoded answer.
+
+        Raises:
+            NotFoundError: 404.
+            ControlPlaneError: any other refusal, with the server's words.
+            OSError: the server cannot be reached.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": content_type} if data else {}
+        if self._connection is None:
+            self._connection = self._connect()
+        try:
+            self._connection.request(method, path, data, headers)
+            response = self._connection.getresponse()
+            answer = response.read()
+        except (OSError, HTTPException):
+            self.close()
+            raise
+        if response.status >= 400:
+            try:
+                message = json.loads(answer)["message"]
+            except (ValueError, KeyError, TypeError):
+                message = answer[:300].decode(errors="replace")
+            failure = NotFoundError if response.status == 404 else ControlPlaneError
+            raise failure(f"{method} {path}: {response.status} {message}")
+        return json.loads(answer) if answer[:1] == b"{" else answer.decode()
+
+    def _ensure_namespace(self, namespace: str) -> None:
+        if namespace not in self._known_namespaces:
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            with contextlib.suppress(ControlPlaneError):  # it exists already
+                self.request("POST", "/api/v1/namespaces", body)
+            self._known_namespaces.add(namespace)
+
+    def apply(self, *manifests: Mapping[str, Any]) -> None:
+        """Create or replace objects. A status is set through the status subresource: there is nobody else to do it."""
+        for manifest in manifests:
+            body = json.loads(json.dumps(manifest))
+            resource, namespace, name = _identity(body)
+            if resource.namespaced:
+                body["metadata"]["namespace"] = namespace
+                self._ensure_namespace(namespace)
+            try:
+                current = self.request("GET", resource.path(namespace, name))
+            except NotFoundError:
+                self.request("POST", resource.path(namespace), body)
+            else:
+                body["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
+                if resource.kind == "Service":
+                    _carry_over(current["spec"], body.setdefault("spec", {}))
+                self.request("PUT", resource.path(namespace, name), body)
+            if manifest.get("status"):
+                self.set_status(manifest)
+
+    def create(self, manifest: Mapping[str, Any]) -> None:
+        """Create an object that is not there yet: one request, for loading many."""
+        body = dict(manifest)
+        resource, namespace, _name = _identity(body)
+        if resource.namespaced:
+            self._ensure_namespace(namespace)
+        self.request("POST", resource.path(namespace), body)
+
+    def set_status(self, manifest: Mapping[str, Any]) -> None:
+        """Write a manifest's status, e.g. a load balancer's ingress addresses."""
+        resource, namespace, name = _identity(manifest)
+        path = resource.path(namespace, name, "status")
+        self.request("PATCH", path, {"status": manifest["status"]}, "application/merge-patch+json")
+
+    def get(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the object a manifest names."""
+        resource, namespace, name = _identity(manifest)
+        found: dict[str, Any] = self.request("GET", resource.path(namespace, name))
+        return found
+
+    def delete(self, *manifests: Mapping[str, Any]) -> None:
+        """Delete the objects the manifests name; what is not there is no error."""
+        for manifest in manifests:
+            resource, namespace, name = _identity(manifest)
+            with contextlib.suppress(NotFoundError):
+                self.request("DELETE", resource.path(namespace, name))
+
+
+def _identity(manifest: Mapping[str, Any]) -> tuple[ResourceType, str, str]:
+    resource = by_kind(manifest["apiVersion"], manifest["kind"])
+    metadata = manifest["metadata"]
+    return resource, metadata.get("namespace") or ("default" if resource.namespaced else ""), quote(metadata["name"])
+
+
+def _carry_over(current: Mapping[str, Any], spec: dict[str, Any]) -> None:
+    """Keep the immutable addresses of a Service in a new spec that leaves them out."""
+    if "ExternalName" in (current.get("type"), spec.get("type")):
+        return
+    for field in ("clusterIP", "clusterIPs"):
+        if current.get(field) and not spec.get(field):
+            spec[field] = current[field]
+
+
+@contextlib.contextmanager
+def _inside(network_namespace: str | None) -> Iterator[None]:
+    """Create sockets in another network namespace for the length of the block (this thread only)."""
+    if network_namespace is None:
+        yield
+        return
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        netns.enter(network_namespace)
+        try:
+            yield
+        finally:
+            netns.enter_handle(home)
+    finally:
+        os.close(home)
+
+
+class ControlPlane:
+    """A running control plane; use as a context manager, made by `start_control_plane` or by a class below.
+
+    Attributes:
+        url: address of the API server.
+        admin: what creates and deletes objects.
+    """
+
+    kind = ""
+
+    def __init__(
+        self,
+        data: Path | None = None,
+        *,
+        bind: str = "127.0.0.1",
+        port: int = 0,
+        network_namespace: str | None = None,
+        service_cidrs: Sequence[str] = DEFAULT_SERVICE_CIDRS,
+        hosts: Sequence[str] = (),
+    ) -> None:
+        self._own_data = data is None
+        self.data = Path(tempfile.mkdtemp(prefix="kp-control-plane-")) if data is None else data
+        self.data.mkdir(parents=True, exist_ok=True)
+        self.bind = bind
+        self.port = port
+        self.network_namespace = network_namespace
+        self.service_cidrs = tuple(service_cidrs)
+        self.hosts = tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", "kubernetes", bind, *hosts)))
+        self.authority = CertificateAuthority.load_or_create(self.data / "pki")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.url = ""
+        self._admin: Admin | None = None
+
+    def __enter__(self) -> ControlPlane:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> ControlPlane:
+        """Start everything; return once the API server is ready."""
+        try:
+            with _inside(self.network_namespace):
+                self.port = self.port or free_port(self.bind)
+            host = f"[{self.bind}]" if ":" in self.bind else self.bind
+            self.url = f"https://{host}:{self.port}"
+            self._launch()
+            self._admin = Admin(self.url, self._client_tls("admin", [ADMIN_GROUP]), self.network_namespace)
+            self._wait("API server", self._ready)
+            return self
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End every process that was started, newest first; a temporary data folder goes with them."""
+        if self._admin is not None:
+            self._admin.close()
+        for process in reversed(self._processes):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+        if self._own_data:
+            shutil.rmtree(self.data, ignore_errors=True)
+
+    @property
+    def admin(self) -> Admin:
+        if self._admin is None:
+            raise ControlPlaneError("the control plane is not running")
+        return self._admin
+
+    def apply(self, *manifests: Mapping[str, Any]) -> None:
+        """Create or replace objects, status included."""
+        self.admin.apply(*manifests)
+
+    def delete(self, *manifests: Mapping[str, Any]) -> None:
+        """Delete objects."""
+        self.admin.delete(*manifests)
+
+    def kubeconfig(self, user: str = KUBE_PROXY, *, groups: Sequence[str] = (), server: str = "") -> str:
+        """Return a kubeconfig with a fresh client certificate; `server` replaces the address."""
+        organizations = tuple(groups) or ((ADMIN_GROUP,) if user == "admin" else (NODE_PROXIER_GROUP,))
+        pair = self.authority.issue(user, organizations=organizations)
+        return kubeconfig(server or self.url, self.authority.pair.certificate, user=user, pair=pair)
+
+    def write_kubeconfig(self, path: Path, user: str = KUBE_PROXY, *, server: str = "") -> Path:
+        """Write such a kubeconfig, readable by its owner only."""
+        path.touch(mode=0o600)
+        path.write_text(self.kubeconfig(user, server=server))
+        return path
+
+    def _launch(self) -> None:
+        raise NotImplementedError
+
+    def _spawn(self, name: str, command: Sequence[str]) -> None:
+        """Start a process, in the network namespace if there is one; its output goes to NAME.log in the data folder."""
+        if self.network_namespace is not None:
+            command = ["ip", "netns", "exec", self.network_namespace, *command]
+        root = str(Path(__file__).resolve().parent.parent)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+        with open(self.data / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        self._processes.append(process)
+
+    def _client_tls(self, user: str, organizations: Sequence[str]) -> ssl.SSLContext:
+        certificate, key = self.authority.issue(user, organizations=organizations).write(self.data / "pki", user)
+        context = ssl.create_default_context(cadata=self.authority.pair.certificate.decode())
+        context.load_cert_chain(certificate, key)
+        return context
+
+    def _ready(self) -> bool:
+        try:
+            return bool(self.admin.request("GET", "/readyz") == "ok")
+        except (OSError, HTTPException, ControlPlaneError):
+            return False
+
+    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not ready():
+            for process in self._processes:
+                if process.poll() is not None:
+                    raise ControlPlaneError(f"{process.args!r} ended with {process.returncode}: {self._log_tail()}")
+            if time.monotonic() > deadline:
+                raise ControlPlaneError(f"{what} not ready after {START_SECONDS:.0f} s: {self._log_tail()}")
+            time.sleep(0.05)
+
+    def _log_tail(self) -> str:
+        tails = []
+        for path in sorted(self.data.glob("*.log")):
+            lines = path.read_text(errors="replace").splitlines()[-8:]
+            tails.append(f"{path.name}:\n" + "\n".join(line[:300] for line in lines))
+        return "\n".join(tails)
+
+
+class StandIn(ControlPlane):
+    """The stand-in as a process of its own."""
+
+    kind = "stand-in"
+
+    def _launch(self) -> None:
+        command = [sys.executable, "-m", "devtools.apiserver", "--data", str(self.data)]
+        command += ["--bind", self.bind, "--port", str(self.port)]
+        command += [f"--service-cidr={cidr}" for cidr in self.service_cidrs]
+        command += [f"--host={host}" for host in self.hosts]
+        self._spawn("apiserver", command)
+
+
+class RealControlPlane(ControlPlane):
+    """etcd and kube-apiserver."""
+
+    kind = "kube-apiserver"
+
+    def __init__(self, assets: Path, data: Path | None = None, **options: Any) -> None:
+        super().__init__(data, **options)
+        self.assets = assets
+
+    def _launch(self) -> None:
+        # Always loopback of the namespace: etcd is for this API server alone.
+        with _inside(self.network_namespace):
+            client_port, peer_port = free_port("127.0.0.1"), free_port("127.0.0.1")
+        etcd = f"http://127.0.0.1:{client_port}"
+        peer = f"http://127.0.0.1:{peer_port}"
+        self._spawn(
+            "etcd",
+            [
+                str(self.assets / "etcd"),
+                f"--data-dir={self.data / 'etcd'}",
+                f"--listen-client-urls={etcd}",
+                f"--advertise-client-urls={etcd}",
+                f"--listen-peer-urls={peer}",
+                f"--initial-advertise-peer-urls={peer}",
+                f"--initial-cluster=default={peer}",
+                "--unsafe-no-fsync",
+            ],
+        )
+        pki = self.data / "pki"
+        certificate, key = self.authority.issue("kube-apiserver", hosts=self.hosts).write(pki, "apiserver")
+        self.authority.issue("service-accounts").write(pki, "sa")
+        self._spawn(
+            "apiserver",
+            [
+                str(self.assets / "kube-apiserver"),
+                f"--etcd-servers={etcd}",
+                f"--bind-address={self.bind}",
+                f"--secure-port={self.port}",
+                f"--tls-cert-file={certificate}",
+                f"--tls-private-key-file={key}",
+                f"--client-ca-file={pki / 'ca.crt'}",
+                f"--service-cluster-ip-range={','.join(self.service_cidrs)}",
+                "--authorization-mode=Node,RBAC",
+                # There are no controllers here that would make the accounts this plugin insists on.
+                "--disable-admission-plugins=ServiceAccount",
+                "--service-account-issuer=https://kubernetes.default.svc",
+                f"--service-account-key-file={pki / 'sa.key'}",
+                f"--service-account-signing-key-file={pki / 'sa.key'}",
+                # Its own Service must not appear among those under test with an endpoint nobody can reach.
+                "--endpoint-reconciler-type=none",
+            ],
+        )
+
+
+def free_port(address: str) -> int:
+    """Return a TCP port nobody listens on right now."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def real_assets() -> Path | None:
+    """Return the folder with kube-apiserver and etcd, or None if KUBEBUILDER_ASSETS names none.
+
+    Raises:
+        ControlPlaneError: the variable is set but a program is missing: falling back silently would hide it.
+    """
+    named = os.environ.get(ASSETS)
+    if not named:
+        return None
+    folder = Path(named)
+    missing = [name for name in ("kube-apiserver", "etcd") if not os.access(folder / name, os.X_OK)]
+    if missing:
+        raise ControlPlaneError(f"{ASSETS}={named} lacks {' and '.join(missing)}; unset it to use the stand-in")
+    return folder
+
+
+def start_control_plane(data: Path | None = None, **options: Any) -> ControlPlane:
+    """Start the real control plane if KUBEBUILDER_ASSETS is set, else the stand-in; the caller stops it."""
+    assets = real_assets()
+    plane = StandIn(data, **options) if assets is None else RealControlPlane(assets, data, **options)
+    return plane.start()
