@@ -1,13 +1,14 @@
 """One control plane for tests, demos and benchmarks: the real API server where there is one, else the stand-in.
 
-With `KUBEBUILDER_ASSETS` naming a folder that holds `kube-apiserver` and `etcd` (the convention of envtest), these two are
-started; without it `devtools.apiserver`. Both come with certificates of their own, a kubeconfig for the proxy's identity
-`system:kube-proxy`, and the same few verbs.
+With `KUBEBUILDER_ASSETS` naming a folder that holds `kube-apiserver` and `etcd` (the convention of envtest), these two
+are started; without it `devtools.apiserver`. Both come with certificates of their own, a kubeconfig for the proxy's
+identity `system:kube-proxy`, and the same few verbs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import shutil
@@ -33,6 +34,7 @@ from devtools.apiserver.server import DEFAULT_SERVICE_CIDRS
 ASSETS = "KUBEBUILDER_ASSETS"
 NODE_PROXIER_GROUP = "system:node-proxier"
 START_SECONDS = 60.0
+DOCUMENTATION_ADDRESS = "192.0.2.1"
 
 
 class ControlPlaneError(RuntimeError):
@@ -364,6 +366,7 @@ class RealControlPlane(ControlPlane):
         pki = self.data / "pki"
         certificate, key = self.authority.issue("kube-apiserver", hosts=self.hosts).write(pki, "apiserver")
         self.authority.issue("service-accounts").write(pki, "sa")
+        advertised = DOCUMENTATION_ADDRESS if ipaddress.ip_address(self.bind).is_loopback else self.bind
         self._spawn(
             "apiserver",
             [
@@ -371,6 +374,8 @@ class RealControlPlane(ControlPlane):
                 f"--etcd-servers={etcd}",
                 f"--bind-address={self.bind}",
                 f"--secure-port={self.port}",
+                # Never used without the endpoint reconciler, but a namespace without a default route has no other.
+                f"--advertise-address={advertised}",
                 f"--tls-cert-file={certificate}",
                 f"--tls-private-key-file={key}",
                 f"--client-ca-file={pki / 'ca.crt'}",
