@@ -14,6 +14,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.dumps im
     parse_ipset_save,
     parse_ipvs_save,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.forward_walk import Packet, outcomes
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.iptables_save import parse
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -121,3 +122,26 @@ def test_case_18_kubelet_chains_go_only_when_asked_and_never_silently() -> None:
     assert "KUBE-" not in removal.surface_after(before, plan)
     assert any("kubelet makes its chains again" in warning for warning in plan.warnings)
     assert any("127.0.0.0/8" in warning for warning in plan.warnings)
+
+
+FORWARD_DROP = CASES / "15-forward-drop-elsewhere"
+
+
+@pytest.mark.parametrize("packet", [Packet(), Packet("203.0.113.7", "10.244.2.111", "tcp", 8080)])
+def test_case_15_removing_kube_forward_would_lose_forwarded_traffic(packet: Packet) -> None:
+    before = surface((FORWARD_DROP / "iptables-save.txt").read_text())
+    capture = ledger.Capture((before,))
+    plan = removal.plan_removal(capture, ledger.attribute(capture), {ownership.KUBE_PROXY})
+    after = parse(removal.surface_after(before, plan))
+    assert outcomes(before.tables, packet) == {"accept"}
+    assert outcomes(after, packet) == {"drop"}
+    lost = removal.lost_forwarding(capture, plan)
+    assert lost == ("nft/ip/filter FORWARD drops forwarded Service traffic once KUBE-FORWARD is gone",)
+
+
+def test_case_16_keeps_forwarding_by_the_pod_network_rules() -> None:
+    before = surface((IPTABLES / "before.txt").read_text())
+    capture = ledger.Capture((before,))
+    plan = removal.plan_removal(capture, ledger.attribute(capture), {ownership.KUBE_PROXY})
+    assert removal.lost_forwarding(capture, plan) == ()
+    assert outcomes(parse((IPTABLES / "after.txt").read_text()), Packet("203.0.113.7", "10.244.2.21")) == {"accept"}

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import List, NamedTuple, Tuple
+from typing import NamedTuple
 
 _IPVS_PROTOCOLS = {"-t": "tcp", "-u": "udp", "--sctp-service": "sctp"}
 
@@ -33,7 +33,7 @@ class VirtualServer(NamedTuple):
 
 class Interface(NamedTuple):
     name: str
-    addresses: Tuple[str, ...]  # without prefix lengths
+    addresses: tuple[str, ...]  # without prefix lengths
 
 
 class NftTable(NamedTuple):
@@ -41,9 +41,9 @@ class NftTable(NamedTuple):
     name: str
 
 
-def parse_ipset_save(text: str) -> Tuple[IpSet, ...]:
+def parse_ipset_save(text: str) -> tuple[IpSet, ...]:
     """Return the sets of `ipset save` (members are not of interest)."""
-    sets: List[IpSet] = []
+    sets: list[IpSet] = []
     for line in text.splitlines():
         words = line.split()
         if words[:1] != ["create"]:
@@ -69,14 +69,14 @@ def _virtual_server(line: str) -> VirtualServer:
         raise DumpError(f"not a virtual server of ipvsadm -S -n: {line}") from None
 
 
-def parse_ipvs_save(text: str) -> Tuple[VirtualServer, ...]:
+def parse_ipvs_save(text: str) -> tuple[VirtualServer, ...]:
     """Return the virtual servers of `ipvsadm -S -n`."""
     return tuple(_virtual_server(line) for line in text.splitlines() if line.startswith("-A "))
 
 
-def parse_brief_addresses(text: str) -> Tuple[Interface, ...]:
+def parse_brief_addresses(text: str) -> tuple[Interface, ...]:
     """Return interfaces and their addresses from `ip -brief address`."""
-    interfaces: List[Interface] = []
+    interfaces: list[Interface] = []
     for line in text.splitlines():
         words = line.split()
         if not words:
@@ -91,9 +91,9 @@ def parse_brief_addresses(text: str) -> Tuple[Interface, ...]:
     return tuple(interfaces)
 
 
-def parse_nft_tables(text: str) -> Tuple[NftTable, ...]:
+def parse_nft_tables(text: str) -> tuple[NftTable, ...]:
     """Return the tables of `nft list tables`."""
-    tables: List[NftTable] = []
+    tables: list[NftTable] = []
     for line in text.splitlines():
         words = line.split()
         if words[:1] == ["table"] and len(words) >= 3:

@@ -8,7 +8,7 @@ be byte for byte what the tool would print.
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Tuple
+from typing import NamedTuple
 
 
 class SaveError(ValueError):
@@ -21,8 +21,8 @@ class Rule(NamedTuple):
     text: str
     line: str
     chain: str
-    target: Optional[str]
-    sets: Tuple[str, ...]
+    target: str | None
+    sets: tuple[str, ...]
 
     @property
     def deletion(self) -> str:
@@ -44,17 +44,17 @@ class Chain(NamedTuple):
 
 class Table(NamedTuple):
     name: str
-    chains: Tuple[Chain, ...]
-    rules: Tuple[Rule, ...]
+    chains: tuple[Chain, ...]
+    rules: tuple[Rule, ...]
 
 
-def words(line: str) -> List[str]:
+def words(line: str) -> list[str]:
     """Split a rule into words as iptables-restore does: double quotes group, a backslash escapes inside them.
 
     Raises SaveError for a quote that is never closed.
     """
-    found: List[str] = []
-    word: List[str] = []
+    found: list[str] = []
+    word: list[str] = []
     quoted = started = False
     position = 0
     while position < len(line):
@@ -88,7 +88,7 @@ def _parse_rule(line: str) -> Rule:
     if len(parts) < 2 or parts[0] != "-A":
         raise SaveError(f"not a rule of iptables-save: {line}")
     target = None
-    sets: List[str] = []
+    sets: list[str] = []
     for index, part in enumerate(parts[:-1]):
         if parts[index - 1] == "--comment":  # a comment may read like an option
             continue
@@ -99,16 +99,16 @@ def _parse_rule(line: str) -> Rule:
     return Rule(text, line, parts[1], target, tuple(sets))
 
 
-def parse(text: str) -> Tuple[Table, ...]:
+def parse(text: str) -> tuple[Table, ...]:
     """Return the tables of a dump in their order; an empty dump has none.
 
     Raises SaveError, naming the line, for text that is not complete iptables-save output: acting on half a dump would
     leave references behind.
     """
-    tables: List[Table] = []
-    name: Optional[str] = None
-    chains: List[Chain] = []
-    rules: List[Rule] = []
+    tables: list[Table] = []
+    name: str | None = None
+    chains: list[Chain] = []
+    rules: list[Rule] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -131,9 +131,9 @@ def parse(text: str) -> Tuple[Table, ...]:
     return tuple(tables)
 
 
-def render(tables: Tuple[Table, ...]) -> str:
+def render(tables: tuple[Table, ...]) -> str:
     """Write tables as iptables-save does, without its dated comments."""
-    lines: List[str] = []
+    lines: list[str] = []
     for table in tables:
         lines.append("*" + table.name)
         lines.extend(chain.line for chain in table.chains)

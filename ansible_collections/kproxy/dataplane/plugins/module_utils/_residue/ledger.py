@@ -13,7 +13,8 @@ A name often decides. Where it does not, the neighbourhood does:
 
 from __future__ import annotations
 
-from typing import AbstractSet, Dict, FrozenSet, Iterable, List, NamedTuple, Tuple
+from collections.abc import Iterable, Set
+from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue import ownership
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.dumps import (
@@ -38,17 +39,17 @@ class Surface(NamedTuple):
 
     backend: str  # 'legacy' or 'nft'
     family: int  # 4 or 6
-    tables: Tuple[Table, ...]
+    tables: tuple[Table, ...]
 
 
 class Capture(NamedTuple):
     """What was found on a node."""
 
-    surfaces: Tuple[Surface, ...] = ()
-    ipsets: Tuple[IpSet, ...] = ()
-    virtual_servers: Tuple[VirtualServer, ...] = ()
-    interfaces: Tuple[Interface, ...] = ()
-    nft_tables: Tuple[NftTable, ...] = ()
+    surfaces: tuple[Surface, ...] = ()
+    ipsets: tuple[IpSet, ...] = ()
+    virtual_servers: tuple[VirtualServer, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    nft_tables: tuple[NftTable, ...] = ()
 
 
 class Entry(NamedTuple):
@@ -61,17 +62,17 @@ class Entry(NamedTuple):
     reason: str
 
 
-ChainId = Tuple[str, int, str, str]
+ChainId = tuple[str, int, str, str]
 """(back end, family, table, chain)"""
 
 
 class Ledger(NamedTuple):
-    entries: Tuple[Entry, ...]
-    chains: Dict[ChainId, Attribution]
-    ipsets: Dict[str, Attribution]
-    virtual_servers: Dict[VirtualServer, Attribution]
-    interfaces: Dict[str, Attribution]
-    nft_tables: Dict[NftTable, Attribution]
+    entries: tuple[Entry, ...]
+    chains: dict[ChainId, Attribution]
+    ipsets: dict[str, Attribution]
+    virtual_servers: dict[VirtualServer, Attribution]
+    interfaces: dict[str, Attribution]
+    nft_tables: dict[NftTable, Attribution]
 
     def count(self, owner: str) -> int:
         """How many objects this owner has."""
@@ -83,8 +84,8 @@ def where(surface: Surface, table: str) -> str:
     return f"{surface.backend}/{'ip' if surface.family == 4 else 'ip6'}/{table}"
 
 
-def _chains(surface: Surface) -> Dict[ChainId, Attribution]:
-    named: Dict[Tuple[str, str], Attribution] = {}
+def _chains(surface: Surface) -> dict[ChainId, Attribution]:
+    named: dict[tuple[str, str], Attribution] = {}
     for table in surface.tables:
         for chain in table.chains:
             attribution = ownership.chain_by_name(table.name, chain.name)
@@ -95,7 +96,7 @@ def _chains(surface: Surface) -> Dict[ChainId, Attribution]:
         chain == "KUBE-MARK-DROP" for _table, chain in named
     )
     users = _foreign_users(surface, named)
-    result: Dict[ChainId, Attribution] = {}
+    result: dict[ChainId, Attribution] = {}
     for (table_name, chain_name), attribution in named.items():
         if attribution.owner == ownership.EITHER and has_kube_proxy:
             if has_old_kubelet:
@@ -110,7 +111,7 @@ def _chains(surface: Surface) -> Dict[ChainId, Attribution]:
     return result
 
 
-def _foreign_users(surface: Surface, named: Dict[Tuple[str, str], Attribution]) -> FrozenSet[str]:
+def _foreign_users(surface: Surface, named: dict[tuple[str, str], Attribution]) -> frozenset[str]:
     """Chains of others that jump to one of the shared marking chains; the built-in chains do not count."""
     shared = {key for key, attribution in named.items() if attribution.owner == ownership.EITHER}
     users = set()
@@ -123,9 +124,7 @@ def _foreign_users(surface: Surface, named: Dict[Tuple[str, str], Attribution]) 
     return frozenset(users)
 
 
-def _virtual_servers(
-    capture: Capture, node_ports: AbstractSet[Tuple[str, int]]
-) -> Dict[VirtualServer, Attribution]:
+def _virtual_servers(capture: Capture, node_ports: Set[tuple[str, int]]) -> dict[VirtualServer, Attribution]:
     ipvs_addresses = {
         address
         for interface in capture.interfaces
@@ -138,7 +137,7 @@ def _virtual_servers(
         if interface.name != ownership.IPVS_INTERFACE
         for address in interface.addresses
     }
-    result: Dict[VirtualServer, Attribution] = {}
+    result: dict[VirtualServer, Attribution] = {}
     for server in capture.virtual_servers:
         if server.address in ipvs_addresses:
             attribution = Attribution(ownership.KUBE_PROXY, f"its address is on {ownership.IPVS_INTERFACE}")
@@ -150,14 +149,14 @@ def _virtual_servers(
     return result
 
 
-def attribute(capture: Capture, node_ports: Iterable[Tuple[str, int]] = ()) -> Ledger:
+def attribute(capture: Capture, node_ports: Iterable[tuple[str, int]] = ()) -> Ledger:
     """Give every KUBE- object of a capture its owner; sets, virtual servers and nft tables are all listed.
 
     `node_ports` are the (protocol, port) pairs of services known to the API. Without them a virtual server on a node
     address counts as foreign and is left alone.
     """
-    chains: Dict[ChainId, Attribution] = {}
-    entries: List[Entry] = []
+    chains: dict[ChainId, Attribution] = {}
+    entries: list[Entry] = []
     for surface in capture.surfaces:
         chains.update(_chains(surface))
     for surface in capture.surfaces:

@@ -9,7 +9,7 @@ kubelet to kube-proxy) and kube-router's policy controller.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 PREFIX = "KUBE-"
 
@@ -68,9 +68,7 @@ _KUBE_PROXY_IPSETS = (
     "KUBE-IPVS-IPS",
 )
 _KUBE_PROXY_IPSET_NAMES = frozenset(
-    name[:_IPSET_NAME_LENGTH]
-    for plain in _KUBE_PROXY_IPSETS
-    for name in (plain, "KUBE-6-" + plain[len(PREFIX) :])
+    name[:_IPSET_NAME_LENGTH] for plain in _KUBE_PROXY_IPSETS for name in (plain, "KUBE-6-" + plain[len(PREFIX) :])
 )
 _POLICY_AGENT_IPSET_PREFIXES = ("KUBE-SRC-", "KUBE-DST-", "inet6:KUBE-SRC-", "inet6:KUBE-DST-", "kube-router-")
 
@@ -82,7 +80,7 @@ class Attribution(NamedTuple):
     reason: str
 
 
-def chain_by_name(table: str, chain: str) -> Optional[Attribution]:
+def chain_by_name(table: str, chain: str) -> Attribution | None:
     """Attribute an iptables chain by name and table; None when the name lacks the KUBE- prefix."""
     if not chain.startswith(PREFIX):
         return None

@@ -12,10 +12,12 @@ servers, then kube-ipvs0, then kube-proxy's nftables tables.
 
 from __future__ import annotations
 
-from typing import AbstractSet, List, NamedTuple, Tuple
+from collections.abc import Set
+from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue import ownership
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.dumps import NftTable, VirtualServer
+from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.forward_walk import DROP, Packet, outcomes
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.iptables_save import Rule, Table, render
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ledger import Capture, Ledger, Surface, where
 
@@ -28,8 +30,8 @@ class TableRestore(NamedTuple):
     backend: str
     family: int
     table: str
-    chains: Tuple[str, ...]
-    unlinked: Tuple[Rule, ...]
+    chains: tuple[str, ...]
+    unlinked: tuple[Rule, ...]
 
     @property
     def text(self) -> str:
@@ -45,21 +47,21 @@ class TableRestore(NamedTuple):
 class Removal(NamedTuple):
     """Everything to do, in order. `warnings` are for the operator; `kept` says what had to stay and why."""
 
-    restores: Tuple[TableRestore, ...] = ()
-    ipsets: Tuple[str, ...] = ()
-    virtual_servers: Tuple[VirtualServer, ...] = ()
-    interfaces: Tuple[str, ...] = ()
-    nft_tables: Tuple[NftTable, ...] = ()
-    kept: Tuple[str, ...] = ()
-    warnings: Tuple[str, ...] = ()
+    restores: tuple[TableRestore, ...] = ()
+    ipsets: tuple[str, ...] = ()
+    virtual_servers: tuple[VirtualServer, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    nft_tables: tuple[NftTable, ...] = ()
+    kept: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:
         return not (self.restores or self.ipsets or self.virtual_servers or self.interfaces or self.nft_tables)
 
-    def describe(self) -> List[str]:
+    def describe(self) -> list[str]:
         """One line per object that goes, for people and for `--diff`."""
-        lines: List[str] = []
+        lines: list[str] = []
         for restore in self.restores:
             place = f"{restore.backend}/{'ip' if restore.family == 4 else 'ip6'}/{restore.table}"
             lines += [f"chain {place} {chain}" for chain in restore.chains]
@@ -71,7 +73,7 @@ class Removal(NamedTuple):
         return lines
 
 
-def _table_restore(surface: Surface, table: Table, ledger: Ledger, owners: AbstractSet[str]) -> TableRestore:
+def _table_restore(surface: Surface, table: Table, ledger: Ledger, owners: Set[str]) -> TableRestore:
     key = (surface.backend, surface.family, table.name)
     doomed = tuple(
         chain.name
@@ -82,9 +84,9 @@ def _table_restore(surface: Surface, table: Table, ledger: Ledger, owners: Abstr
     return TableRestore(surface.backend, surface.family, table.name, doomed, unlinked)
 
 
-def _remaining_rules(capture: Capture, restores: Tuple[TableRestore, ...]) -> List[Tuple[str, Rule]]:
+def _remaining_rules(capture: Capture, restores: tuple[TableRestore, ...]) -> list[tuple[str, Rule]]:
     gone = {(item.backend, item.family, item.table): item for item in restores}
-    rules: List[Tuple[str, Rule]] = []
+    rules: list[tuple[str, Rule]] = []
     for surface in capture.surfaces:
         for table in surface.tables:
             restore = gone.get((surface.backend, surface.family, table.name))
@@ -94,7 +96,7 @@ def _remaining_rules(capture: Capture, restores: Tuple[TableRestore, ...]) -> Li
     return rules
 
 
-def _warnings(restores: Tuple[TableRestore, ...], owners: AbstractSet[str]) -> Tuple[str, ...]:
+def _warnings(restores: tuple[TableRestore, ...], owners: Set[str]) -> tuple[str, ...]:
     warnings = []
     if ownership.KUBELET in owners:
         if any(restore.chains for restore in restores):
@@ -110,14 +112,16 @@ def _warnings(restores: Tuple[TableRestore, ...], owners: AbstractSet[str]) -> T
     return tuple(warnings)
 
 
-def plan_removal(capture: Capture, ledger: Ledger, owners: AbstractSet[str]) -> Removal:
+def plan_removal(capture: Capture, ledger: Ledger, owners: Set[str]) -> Removal:
     """Return what to remove so that none of `owners` has an object left.
 
     Raises ValueError for an owner whose objects are never removed here (ours, foreign).
     """
     refused = sorted(owners - set(REMOVABLE_OWNERS))
     if refused:
-        raise ValueError(f"objects of {', '.join(refused)} are never removed; choose from {', '.join(REMOVABLE_OWNERS)}")
+        raise ValueError(
+            f"objects of {', '.join(refused)} are never removed; choose from {', '.join(REMOVABLE_OWNERS)}"
+        )
     planned = [
         _table_restore(surface, table, ledger, owners) for surface in capture.surfaces for table in surface.tables
     ]
@@ -143,8 +147,7 @@ def plan_removal(capture: Capture, ledger: Ledger, owners: AbstractSet[str]) -> 
     )
 
 
-def surface_after(surface: Surface, removal: Removal) -> str:
-    """Predict what iptables-save prints for one back end and family once the removal has run."""
+def _tables_after(surface: Surface, removal: Removal) -> tuple[Table, ...]:
     gone = {
         item.table: item
         for item in removal.restores
@@ -162,4 +165,22 @@ def surface_after(surface: Surface, removal: Removal) -> str:
                 ),
             )
         tables.append(table)
-    return render(tuple(tables))
+    return tuple(tables)
+
+
+def surface_after(surface: Surface, removal: Removal) -> str:
+    """Predict what iptables-save prints for one back end and family once the removal has run."""
+    return render(_tables_after(surface, removal))
+
+
+def lost_forwarding(capture: Capture, removal: Removal) -> tuple[str, ...]:
+    """Name the filter tables that would surely drop forwarded Service traffic after the removal, and do not now.
+
+    Where the rest of the rules may accept it (by an interface or an address that is not known here) nothing is said.
+    """
+    packet = Packet()
+    return tuple(
+        f"{where(surface, 'filter')} FORWARD drops forwarded Service traffic once KUBE-FORWARD is gone"
+        for surface in capture.surfaces
+        if outcomes(surface.tables, packet) != {DROP} and outcomes(_tables_after(surface, removal), packet) == {DROP}
+    )

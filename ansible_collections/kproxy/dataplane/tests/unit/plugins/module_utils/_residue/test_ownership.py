@@ -120,7 +120,9 @@ def test_set_that_a_foreign_rule_names_is_kept_and_said() -> None:
 
 
 def test_firewall_mark_service_is_foreign() -> None:
-    servers = parse_ipvs_save("-A -f 5 -s rr\n-A -t [2001:db8::5]:80 -s rr\n-a -t [2001:db8::5]:80 -r [fd00::1]:80 -m\n")
+    servers = parse_ipvs_save(
+        "-A -f 5 -s rr\n-A -t [2001:db8::5]:80 -s rr\n-a -t [2001:db8::5]:80 -r [fd00::1]:80 -m\n"
+    )
     book = ledger.attribute(
         ledger.Capture(virtual_servers=servers, interfaces=(Interface("kube-ipvs0", ("2001:db8::5",)),))
     )

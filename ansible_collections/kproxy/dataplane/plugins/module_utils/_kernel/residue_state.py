@@ -1,0 +1,54 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Capture what a node holds of kube-proxy, and carry a removal out."""
+
+from __future__ import annotations
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import (
+    ipset_state,
+    iptables_state,
+    ipvs_state,
+    tool,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.dumps import (
+    parse_brief_addresses,
+    parse_ipset_save,
+    parse_ipvs_save,
+    parse_nft_tables,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.iptables_save import parse
+from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ledger import Capture, Surface
+from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.removal import Removal
+
+
+def capture() -> Capture:
+    """Read the node. A tool that is missing means that nothing of its kind is there.
+
+    Raises ToolError, SaveError, DumpError or IpvsadmMissing when something is there and cannot be read.
+    """
+    surfaces = tuple(
+        Surface(item.backend, item.family, parse(iptables_state.save(item))) for item in iptables_state.tools()
+    )
+    nft = tool.find("nft")
+    return Capture(
+        surfaces,
+        parse_ipset_save(ipset_state.save()),
+        parse_ipvs_save(ipvs_state.save()),
+        parse_brief_addresses(ipvs_state.brief_addresses()),
+        parse_nft_tables(tool.run([nft, "list", "tables"])) if nft else (),
+    )
+
+
+def execute(removal: Removal) -> None:
+    """Carry the removal out in its order. Raises ToolError at the first step that fails; every step before it holds."""
+    by_surface = {(item.backend, item.family): item for item in iptables_state.tools()}
+    for restore in removal.restores:
+        iptables_state.restore(by_surface[restore.backend, restore.family], restore.text)
+    for name in removal.ipsets:
+        ipset_state.destroy(name)
+    for server in removal.virtual_servers:
+        ipvs_state.delete(server)
+    for name in removal.interfaces:
+        ipvs_state.delete_interface(name)
+    for table in removal.nft_tables:
+        tool.run([tool.find("nft") or "nft", "delete", "table", table.family, table.name])
