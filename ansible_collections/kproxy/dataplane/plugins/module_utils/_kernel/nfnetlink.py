@@ -9,9 +9,11 @@ are recognised by their table name and dropped without being parsed.
 from __future__ import annotations
 
 import errno
+import operator
 import struct
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import element_encoding as encoding
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import nft_protocol as nft
@@ -21,7 +23,11 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.element_d
     decode_elements,
     decode_timed_elements,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import ElementError, NetlinkError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import (
+    DumpInterrupted,
+    ElementError,
+    NetlinkError,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import (
     NETLINK_NETFILTER,
     NLMSG_ERROR,
@@ -41,6 +47,11 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transac
 
 #: Room for the answers to a batch in which very many elements fail.
 _RECEIVE_BUFFER_BYTES = 1 << 20
+_DUMP_ATTEMPTS = 20
+#: The first pause for the kernel's background resize of a hash table; each further one is longer by as much.
+_RESIZE_SECONDS = 0.005
+
+_Read = TypeVar("_Read")
 
 
 class CommitResult(NamedTuple):
@@ -268,16 +279,29 @@ class Nfnetlink:
         Raises:
             NetlinkError: ENOENT if there is no such set.
         """
-        return decode_elements(self._dump_set(set_name))
+        return self._dump_steadily(set_name, decode_elements, operator.itemgetter(0))
 
     def dump_timed_elements(self, set_name: SetName) -> list[TimedElement]:
         """Return the elements of one of our dynamic maps with their timeouts (pins)."""
-        return decode_timed_elements(self._dump_set(set_name))
+        return self._dump_steadily(set_name, decode_timed_elements, operator.attrgetter("key"))
 
-    def _dump_set(self, set_name: SetName) -> Iterable[memoryview]:
+    def _dump_steadily(
+        self, set_name: SetName, decode: Callable[[Iterable[memoryview]], list[_Read]], key_of: Callable[[_Read], Key]
+    ) -> list[_Read]:
+        """Dump a set until no key comes twice.
+
+        A dump walks the kernel's hash table anew for each buffer it fills and skips what it has told already. The
+        kernel resizes the table in the background after many additions; that changes the order under the walk, without
+        any mark on the answer: some elements come twice and as many not at all.
+        """
         payload = encoding.element_list_prefix(self.table, set_name)
-        replies = self._socket.dump(f"read {set_name}", nft.message_type(nft.GETSETELEM), payload)
-        return [reply.payload for reply in replies]
+        for attempt in range(_DUMP_ATTEMPTS):
+            replies = self._socket.dump(f"read {set_name}", nft.message_type(nft.GETSETELEM), payload)
+            found = decode([reply.payload for reply in replies])
+            if len(set(map(key_of, found))) == len(found):
+                return found
+            time.sleep(_RESIZE_SECONDS * (attempt + 1))
+        raise DumpInterrupted(f"read {set_name}: the kernel resized it during {_DUMP_ATTEMPTS} attempts")
 
     def dump_ours(self, action: str, operation: int, family: int, filters: bytes) -> list[memoryview]:
         """Return the payloads of a listing that belong to our table.

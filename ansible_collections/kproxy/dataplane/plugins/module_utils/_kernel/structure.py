@@ -1,9 +1,9 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Read the structure of our own table (chains, rules, set declarations) as digests that are equal if nothing was altered.
+"""Read the structure of our own table (chains, rules, set declarations) as digests, equal while nothing was altered.
 
-What the kernel numbers or counts by itself is left out: handles, positions, counters, the names of anonymous sets (their
-contents take the name's place). So a digest survives a reload of the same text.
+What the kernel numbers or counts by itself is left out: handles, positions, counters, the names of anonymous sets
+(their contents take the name's place). So a digest survives a reload of the same text.
 """
 
 from __future__ import annotations
