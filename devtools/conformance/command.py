@@ -1,0 +1,118 @@
+"""The command line of the conformance runner."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from devtools.conformance import corpus, population, runner, timescale
+from devtools.conformance.corpus import Case
+from devtools.conformance.judge import Circumstances
+from devtools.conformance.model_system import ModelSystem
+from devtools.conformance.packet_system import PacketSystem, unserved
+from devtools.conformance.play import Story, play
+from devtools.conformance.product import NoProduct, Product
+from devtools.conformance.self_check import without_proxy
+
+DEFAULT_PATH = Path(__file__).resolve().parents[2] / "tests" / "conformance"
+BACKENDS = ("nft", "ebpf", "model")
+MAX_JOINED = 4
+
+
+def main(argv: Sequence[str]) -> int:
+    options = _parse(argv)
+    try:
+        cases = corpus.load(options.paths or [DEFAULT_PATH])
+    except ValueError as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return 2
+    cases = [case for case in cases if all(word in case.name for word in options.names)]
+    if not cases:
+        print("conformance: no case has such a name; see the names with --list", file=sys.stderr)
+        return 2
+    if options.list:
+        print(*(case.name for case in cases), sep="\n")
+        return 0
+    if options.backend != "model" and os.geteuid() != 0:
+        print("conformance: real packets need root: network namespaces and nftables", file=sys.stderr)
+        return 2
+    if options.self_check:
+        cases = [without_proxy(case) for case in cases]
+    return _report(runner.run(cases, _player(options.backend, options.self_check), options.jobs), len(cases), options)
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="dev conformance", description=__doc__)
+    parser.add_argument("--backend", choices=BACKENDS, default="nft", help="what to test (default: nft)")
+    parser.add_argument("-k", dest="names", action="append", default=[], metavar="NAME", help="only cases named so")
+    parser.add_argument("-j", dest="jobs", type=int, default=2, help="cases side by side (default: 2; 0: in process)")
+    parser.add_argument("-v", dest="verbose", action="store_true", help="a line for every case, with its time")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and end")
+    parser.add_argument("--self-check", action="store_true", help="no proxy at all: every probe has to pass")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="case files or folders of them")
+    return parser.parse_args(argv)
+
+
+def _player(backend: str, self_check: bool) -> runner.PlayCase:
+    return partial(_play_model if backend == "model" and not self_check else _play_packets, backend, self_check)
+
+
+def _play_model(backend: str, self_check: bool, case: Case) -> list[str]:
+    doubles = population.doubles(case)
+    story = Story(case, doubles, Circumstances(case.node.addresses))
+    return list(play(story, ModelSystem(case)))
+
+
+def _play_packets(backend: str, self_check: bool, case: Case) -> list[str]:
+    case = timescale.shorten(case)
+    doubles = population.doubles(case)
+    kept_free = frozenset() if self_check else unserved(case)
+    story = Story(case, doubles, Circumstances(case.node.addresses, unserved=kept_free))
+    system = PacketSystem(case, doubles, _product(backend, self_check))
+    try:
+        return list(play(story, system))
+    finally:
+        system.close()
+
+
+def _product(backend: str, self_check: bool) -> Product:
+    if self_check:
+        return NoProduct()
+    raise runner.Skipped(f"no product for {backend}")
+
+
+def _report(results: Iterator[runner.Result], total: int, options: argparse.Namespace) -> int:
+    """Print one line per failing case and the closing line; progress goes to a terminal only."""
+    begin = time.monotonic()
+    passed = failed = skipped = 0
+    for number, result in enumerate(results, 1):
+        if result.skipped is not None:
+            skipped += 1
+            _line(f"SKIP {result.name}: {result.skipped}")
+        elif result.problems:
+            failed += 1
+            shown = list(result.problems[:MAX_JOINED])
+            if len(result.problems) > MAX_JOINED and not options.verbose:
+                shown.append(f"and {len(result.problems) - MAX_JOINED} more")
+            _line(f"FAIL {result.name}: {'; '.join(result.problems if options.verbose else shown)}")
+        else:
+            passed += 1
+            if options.verbose:
+                _line(f"PASS {result.name} ({result.seconds:.1f} s)")
+        if sys.stderr.isatty():
+            print(f"\r{number}/{total} cases, {failed} failed ", end="", file=sys.stderr, flush=True)
+        elif number % 50 == 0 or number == total:
+            print(f"{number}/{total} cases after {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+    _line(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+def _line(text: str) -> None:
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    print(text, flush=True)

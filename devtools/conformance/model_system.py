@@ -1,0 +1,121 @@
+"""The service table as a system: no kernel, no packets; what it says about a packet stands for the packet."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import ServicePortName
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.simulate import Outcome, Packet, simulate
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_address, parse_address
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Delete, Upsert, parse
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
+from devtools.conformance.corpus import Case, Client, ConntrackEntry, Scope, SocketAddress
+from devtools.conformance.facts import HttpResponse
+from devtools.conformance.manifests import ApiState, settings
+from devtools.conformance.observation import ANSWERED, REJECTED, SILENT, Observation
+from devtools.conformance.traffic import Shot
+
+PROTOCOL_NUMBERS = {"TCP": 6, "UDP": 17, "SCTP": 132, "ICMP": 1}
+_ICMPV6 = 58
+
+
+class _Pin(NamedTuple):
+    endpoint: SocketAddress
+    until: float
+
+
+class ModelSystem:
+    """Play a case against the product's service table and its pure decisions."""
+
+    patience_seconds = 0.0
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._api = ApiState(case)
+        self._table = ServiceTable(ProxyConfig.from_mapping(settings(case)))
+        self._local = {parse_address(ip) for ip in case.node.addresses} | {parse_address("127.0.0.1"), parse_address("::1")}
+        self._now = 0.0
+        self._pins: dict[tuple[ServicePortName, int, str], _Pin] = {}
+        # Seeded: a model must not have good and bad days.
+        self._choices = random.Random(case.name)
+
+    def start(self, scope: Scope) -> None:
+        self._api.apply(scope)
+        self._table.apply(self._changes(list(self._api.objects.values())))
+
+    def apply(self, scope: Scope) -> None:
+        changed, deleted = self._api.apply(scope)
+        self._table.apply(self._changes(changed) + [Delete(*key) for key in deleted])
+
+    @staticmethod
+    def _changes(manifests: Sequence[Mapping[str, Any]]) -> list[Change]:
+        changes: list[Change] = []
+        for manifest in manifests:
+            try:
+                parsed = parse(manifest)
+            except Refusal:
+                continue
+            if parsed is not None:
+                changes.append(Upsert(parsed))
+        return changes
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+    def shoot(self, shots: Sequence[Shot]) -> list[Observation]:
+        return [self._shoot(shot) for shot in shots]
+
+    def _shoot(self, shot: Shot) -> Observation:
+        client, to = shot.client, shot.to
+        protocol = _ICMPV6 if to.protocol == "ICMP" and ":" in to.ip else PROTOCOL_NUMBERS[to.protocol]
+        interface = "" if client.on_node else client.interface or "eth0"
+        packet = Packet(parse_address(client.ip), parse_address(to.ip), protocol, to.port, interface)
+        outcome = simulate(self._table, packet, self._local)
+        if outcome.verdict == "reject":
+            return Observation(REJECTED, shot.number)
+        if outcome.verdict == "drop":
+            return Observation(SILENT, shot.number)
+        if outcome.verdict == "pass":
+            server = SocketAddress(to.ip, to.port) if to.port else None
+            return Observation(ANSWERED, shot.number, server, client.ip)
+        return self._translated(outcome, client, shot)
+
+    def _translated(self, outcome: Outcome, client: Client, shot: Shot) -> Observation:
+        frontend = outcome.frontend
+        assert frontend is not None, "a translated packet has a frontend"
+        choices = {SocketAddress(format_address(ep.ip), ep.port): ep for ep in outcome.endpoints}
+        pin_key = (frontend.service_port, frontend.key.family, client.ip)
+        pin = self._pins.get(pin_key)
+        held = bool(frontend.affinity_seconds and pin and pin.until > self._now and pin.endpoint in choices)
+        if pin is not None and held:
+            server = pin.endpoint
+        else:
+            server = self._choices.choice(list(choices))
+        seconds = None
+        if frontend.affinity_seconds and outcome.verdict == "dnat":
+            seconds = frontend.affinity_seconds
+            self._pins[pin_key] = _Pin(server, self._now + seconds)
+        masqueraded = choices[server] in outcome.masqueraded
+        source = self._case.node.addresses[0] if masqueraded and self._case.node.addresses else client.ip
+        return Observation(
+            ANSWERED, shot.number, server, source, not masqueraded, affinity_seconds=seconds
+        )
+
+    def insert_conntrack(self, entries: Sequence[ConntrackEntry]) -> None:
+        raise NotImplementedError
+
+    def conntrack_left(self) -> set[str]:
+        raise NotImplementedError
+
+    def health_check(self, check: Mapping[str, Any]) -> HttpResponse | None:
+        raise NotImplementedError
+
+    def proxy_health(self, check: Mapping[str, Any]) -> HttpResponse:
+        raise NotImplementedError
+
+    def metric(self, name: str, labels: Mapping[str, str]) -> float | None:
+        raise NotImplementedError
