@@ -36,6 +36,9 @@ class Connection:
 def from_kubeconfig(path: str, folder: str) -> Connection:
     """Return the current context of a kubeconfig; embedded certificates are written into ``folder``.
 
+    Other contexts with the same user are further API servers of the same cluster: a kubeconfig has no other way to name
+    several.
+
     Raises:
         SourceError: the file cannot be read, or its current context does not lead to a server.
     """
@@ -77,7 +80,7 @@ def from_kubeconfig(path: str, folder: str) -> Connection:
     if not token and user.get("tokenFile"):
         token = read_token(os.path.join(base, str(user["tokenFile"])))
     return Connection(
-        servers=(str(cluster["server"]),),
+        servers=(str(cluster["server"]).rstrip("/"), *_further_servers(config, context, path)),
         ca_cert=material(cluster, "certificate-authority"),
         client_cert=material(user, "client-certificate"),
         client_key=material(user, "client-key"),
@@ -136,6 +139,18 @@ def _check_files(connection: Connection) -> None:
             raise SourceError(
                 f"client_cert {connection.client_cert} and its key cannot be used: {error}"
             ) from error
+
+
+def _further_servers(config: Mapping[str, Any], current: Mapping[str, Any], path: str) -> list[str]:
+    """Return the servers of the other contexts that have the current context's user."""
+    servers = []
+    for entry in config.get("contexts") or ():
+        context = entry.get("context") if isinstance(entry, Mapping) else None
+        if isinstance(context, Mapping) and context != current and context.get("user") == current.get("user"):
+            server = _named(config, "clusters", "cluster", context.get("cluster"), path).get("server")
+            if server:
+                servers.append(str(server).rstrip("/"))
+    return servers
 
 
 def _named(config: Mapping[str, Any], plural: str, singular: str, name: Any, path: str) -> Mapping[str, Any]:

@@ -1,0 +1,101 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""What has to change on a node so that it has the wanted settings, or has its own back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_FORMAT = 1
+
+
+class LedgerError(ValueError):
+    """The record of earlier settings cannot be understood, so nothing can be put back safely."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What was set for the dataplane (``set``), over which values (``before``), and the modules to load at boot."""
+
+    set: Mapping[str, str] = field(default_factory=dict)
+    before: Mapping[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+
+    def dump(self) -> str:
+        """Return the text that ``load`` reads."""
+        document = {"format": _FORMAT, "set": dict(self.set), "before": dict(self.before), "modules": list(self.modules)}
+        return json.dumps(document, indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def load(cls, text: str) -> Ledger:
+        """Read a record; an empty text is an empty record. Raises LedgerError."""
+        if not text.strip():
+            return cls()
+        try:
+            document = json.loads(text)
+            if document["format"] != _FORMAT:
+                raise LedgerError(f"the record of settings has format {document['format']!r}, this version knows {_FORMAT}")
+            return cls(dict(document["set"]), dict(document["before"]), tuple(document["modules"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise LedgerError(f"the record of settings cannot be read: {error}") from error
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The values to write now, the modules to load now, and the record as it will be."""
+
+    write: Mapping[str, str]
+    load: tuple[str, ...]
+    ledger: Ledger
+    changed: bool
+
+
+def normal(value: str) -> str:
+    """Return a sysctl value as it compares: the kernel separates by tabs what people separate by blanks."""
+    return " ".join(value.split())
+
+
+def apply(
+    ledger: Ledger, current: Mapping[str, str], loaded: Iterable[str], sysctls: Mapping[str, Any], modules: Iterable[str]
+) -> Plan:
+    """Return what gives the node the wanted settings, next to those it was given earlier.
+
+    ``current`` holds the present values of the wanted sysctls that exist.
+    """
+    wanted = {name: normal(str(value)) for name, value in sysctls.items()}
+    write = {name: value for name, value in wanted.items() if normal(current.get(name, "")) != value}
+    before = dict(ledger.before)
+    for name in wanted:
+        if name not in ledger.set and name in current:
+            before[name] = normal(current[name])
+    all_modules = tuple(sorted({*ledger.modules, *modules}))
+    present = frozenset(loaded)
+    load = tuple(module for module in sorted(set(modules)) if module not in present)
+    after = Ledger({**ledger.set, **wanted}, before, all_modules)
+    return Plan(write, load, after, bool(write or load or after != ledger))
+
+
+def restore(ledger: Ledger, current: Mapping[str, str]) -> Plan:
+    """Return what puts back the values from before; a value that somebody changed since is left as it is."""
+    write = {
+        name: value
+        for name, value in ledger.before.items()
+        if name in current
+        and normal(current[name]) == ledger.set.get(name)
+        and normal(current[name]) != value
+    }
+    return Plan(write, (), Ledger(), ledger != Ledger())
+
+
+def sysctl_file(ledger: Ledger) -> str:
+    """Return the text of the file that sets the values at boot; empty if there is none to set."""
+    lines = [f"{name} = {value}\n" for name, value in sorted(ledger.set.items())]
+    return "# Set by kproxy.dataplane; the values from before are kept in its record of settings.\n" + "".join(lines) if lines else ""
+
+
+def modules_file(ledger: Ledger) -> str:
+    """Return the text of the file that loads the modules at boot; empty if there is none to load."""
+    return "# Needed by kproxy.dataplane.\n" + "".join(f"{name}\n" for name in ledger.modules) if ledger.modules else ""
