@@ -18,17 +18,14 @@ enum client {
 	CLIENTS = 3,
 };
 
-/* The answer to one kind of client: verdict in bits 0-1, LOCAL_ONLY, masquerade in bits 3-4. */
+/* The answer to one kind of client: verdict in bits 0-1, then flags. */
 enum answer {
 	VERDICT_MASK = 0x03,
 	VERDICT_DNAT = 0,
 	VERDICT_REJECT = 1,
 	VERDICT_DROP = 2,
-	LOCAL_ONLY = 0x04,
-	MASQUERADE_MASK = 0x18,
-	MASQUERADE_NEVER = 0x00,
-	MASQUERADE_UNLESS_POD = 0x08,
-	MASQUERADE_ALWAYS = 0x10,
+	LOCAL_ONLY = 0x04,		/* the endpoint set of the Local policy */
+	MASQUERADE = 0x08,		/* the endpoint sees an address of this node */
 };
 
 enum frontend_flag {
@@ -36,16 +33,23 @@ enum frontend_flag {
 	FRONTEND_RANGES = 0x02,		/* only sources in ranges4/6 under .service */
 };
 
+/*
+ * .service is the number of the service port. It names two endpoint sets (see set_number), the pins and the source
+ * ranges; all frontends of a service port share it. Slots 0..count-1 of a set are filled.
+ */
 struct frontend_value {
-	__u32 set_all;			/* endpoint set of pods, the node and Cluster clients */
-	__u32 set_local;		/* endpoint set where LOCAL_ONLY */
-	__u32 count_all;		/* slots 0..count-1 of the set are filled */
+	__u32 service;
+	__u32 count_cluster;
 	__u32 count_local;
-	__u32 service;			/* number of the service port: pins and source ranges */
 	__u32 affinity_seconds;
 	__u8 answer[CLIENTS];
 	__u8 flags;
 };
+
+INLINE __u32 set_number(__u32 service, bool local_only)
+{
+	return service << 1 | local_only;
+}
 
 struct slot_key {
 	__u32 set;
@@ -60,7 +64,7 @@ enum endpoint_flag {
 struct settings {
 	__u64 host_netns;		/* cookie of the node's network namespace */
 	__u32 flags;
-	__u32 pad;
+	__u32 next_service;		/* numbers below are or were in use; user space only */
 	__u32 node4[1];			/* masquerade to this address; 0: masquerade impossible */
 	__u32 node6[4];
 	__u32 pad2;

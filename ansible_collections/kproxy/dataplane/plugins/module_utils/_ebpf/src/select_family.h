@@ -20,18 +20,26 @@ INLINE bool NAME(unset_addr)(const struct NAME(addr) *a)
 #endif
 }
 
-/* The exact address wins over a NodePort of the same number (as the service table says). */
-INLINE const struct frontend_value *NAME(find_frontend)(const struct NAME(addr) *addr, __be16 port, __u8 protocol)
+/*
+ * The exact address wins over a NodePort of the same number, unless only the NodePort leads to an endpoint
+ * (_frontends/simulate.py asks in the same order).
+ */
+INLINE const struct frontend_value *NAME(find_frontend)(const struct NAME(addr) *addr, __be16 port, __u8 protocol,
+							enum client kind)
 {
 	struct NAME(frontend_key) key = { .addr = *addr, .port = port, .protocol = protocol, .pad = 0 };
-	const struct frontend_value *found = bpf_map_lookup_elem(&NAME(frontends), &key);
+	const struct frontend_value *exact = bpf_map_lookup_elem(&NAME(frontends), &key);
+	const struct frontend_value *node_port;
 
-	if (found)
-		return found;
+	if (exact && (exact->answer[kind] & VERDICT_MASK) == VERDICT_DNAT)
+		return exact;
 	if (!bpf_map_lookup_elem(&NAME(node_addrs), addr))
-		return NULL;
+		return exact;
 	__builtin_memset(&key.addr, 0, sizeof(key.addr));
-	return bpf_map_lookup_elem(&NAME(frontends), &key);
+	node_port = bpf_map_lookup_elem(&NAME(frontends), &key);
+	if (!exact || (node_port && (node_port->answer[kind] & VERDICT_MASK) == VERDICT_DNAT))
+		return node_port;
+	return exact;
 }
 
 /*
@@ -41,8 +49,8 @@ INLINE const struct frontend_value *NAME(find_frontend)(const struct NAME(addr) 
 INLINE bool NAME(choose_endpoint)(const struct frontend_value *frontend, bool local_only,
 				  const struct NAME(addr) *client, struct NAME(endpoint) *chosen)
 {
-	struct slot_key slot = { .set = local_only ? frontend->set_local : frontend->set_all, .slot = 0 };
-	__u32 count = local_only ? frontend->count_local : frontend->count_all;
+	struct slot_key slot = { .set = set_number(frontend->service, local_only), .slot = 0 };
+	__u32 count = local_only ? frontend->count_local : frontend->count_cluster;
 	struct NAME(pin_key) pin_key = { .client = *client, .service = frontend->service };
 	struct NAME(pin) fresh;
 	const struct NAME(endpoint) *found;

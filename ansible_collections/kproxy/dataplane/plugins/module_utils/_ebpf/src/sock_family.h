@@ -48,7 +48,7 @@ INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAM
 	if (kind == CLIENT_POD && (node->flags & HOST_ONLY))
 		return SOCKET_PASS;
 
-	frontend = NAME(find_frontend)(addr, *port, protocol);
+	frontend = NAME(find_frontend)(addr, *port, protocol, kind);
 	if (!frontend) {
 		if (!bpf_map_lookup_elem(&NAME(cluster_ips), addr))
 			return SOCKET_PASS;
@@ -76,7 +76,7 @@ INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAM
 			return SOCKET_PASS;
 		NOINLINE_COPY(&client.w, &node->NAME(node));
 	}
-	if (!NAME(choose_endpoint)(frontend, answer & LOCAL_ONLY, &client, &chosen)) {
+	if (!NAME(choose_endpoint)(frontend, !!(answer & LOCAL_ONLY), &client, &chosen)) {
 		count_reason(REASON_MISSING_SLOT);
 		return SOCKET_REFUSE;
 	}

@@ -1,0 +1,190 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""What we know the maps to hold, per service port, and the plans made from it.
+
+Planning a change costs as much as the service ports it touches. On start, and in an audit, the whole is compared with
+what was read from the kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries import (
+    PRESENT,
+    PortEntries,
+    PortKey,
+    port_entries,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.numbers import Numbers
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan, diff_maps
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import Frontend, FrontendKey
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable, TableDelta
+
+#: Maps whose whole content the books decide, without the family digit.
+OWNED = ("frontends", "slots", "members", "ranges", "cluster_ips")
+
+LiveMaps = Mapping[str, Dict[bytes, bytes]]
+
+
+class Replan(NamedTuple):
+    """A plan and the books' state after it; `accept` it once the kernel has taken the plan."""
+
+    plan: MapPlan
+    ports: Dict[PortKey, Optional[PortEntries]]
+
+
+class Books:
+    """Entries by service port, numbers, and the use of cluster IPs."""
+
+    def __init__(self) -> None:
+        self.numbers = Numbers()
+        self.ports: Dict[PortKey, PortEntries] = {}
+        self._cluster_ips: Dict[bytes, int] = {}
+
+    # -- the whole --------------------------------------------------------------------------------------------------
+
+    def adopt(self, table: ServiceTable, live: LiveMaps, next_service: int) -> MapPlan:
+        """Take over what the maps hold and return the plan that makes it the table's.
+
+        Numbers that one service port alone uses are kept, slots stay where they are.
+        """
+        self.numbers = Numbers(next_service)
+        self.numbers.adopt(_holders(table, live))
+        current = _live_sets(live)
+        self.ports = {}
+        for key, rows in group(table.frontends.values()).items():
+            self.ports[key] = port_entries(rows, self.numbers.of(key[0]), current.get(key[1], {}))
+        self._cluster_ips = {}
+        for entries in self.ports.values():
+            for ip in entries.cluster_ips:
+                self._cluster_ips[ip] = self._cluster_ips.get(ip, 0) + 1
+        return diff_maps(self.wanted(table.config.families), live)
+
+    def wanted(self, families: Iterable[int] = (4, 6)) -> Dict[str, Dict[bytes, bytes]]:
+        """Return the content of all owned maps."""
+        maps: Dict[str, Dict[bytes, bytes]] = {"%s%d" % (name, family): {} for name in OWNED for family in families}
+        for (_name, family), entries in self.ports.items():
+            maps["frontends%d" % family].update(entries.frontends)
+            maps["slots%d" % family].update(_slots(entries))
+            maps["members%d" % family].update(dict.fromkeys(entries.members, PRESENT))
+            maps["ranges%d" % family].update(dict.fromkeys(entries.ranges, PRESENT))
+        for ip in self._cluster_ips:
+            maps["cluster_ips%d" % (4 if len(ip) == 4 else 6)][ip] = PRESENT
+        return maps
+
+    # -- a change ---------------------------------------------------------------------------------------------------
+
+    def replan(self, table: ServiceTable, delta: TableDelta) -> Replan:
+        """Return the plan for the service ports that a change touched. The books stay as they are until `accept`."""
+        touched = {(row.service_port.namespace, row.service_port.name)
+                   for key, before in delta.before.items()
+                   for row in (before, table.frontends.get(key)) if row is not None}
+        rows = group(row for service in touched for row in table.frontends_of(service))
+        names = set(rows)
+        for before in delta.before.values():
+            if before is not None:
+                names.add((before.service_port, before.key.family))
+        plan = MapPlan()
+        ports: Dict[PortKey, Optional[PortEntries]] = {}
+        ip_use: Dict[bytes, int] = {}
+        for key in sorted(names):
+            old = self.ports.get(key)
+            new = port_entries(rows[key], self.numbers.of(key[0]), old.sets if old else {}) if key in rows else None
+            ports[key] = new
+            _diff_port(plan, key[1], old, new)
+            for entries, change in ((old, -1), (new, 1)):
+                for ip in entries.cluster_ips if entries else ():
+                    ip_use[ip] = ip_use.get(ip, 0) + change
+        for ip, change in ip_use.items():
+            held = self._cluster_ips.get(ip, 0)
+            name = "cluster_ips%d" % (4 if len(ip) == 4 else 6)
+            if not held and held + change:
+                plan.put(name, ip, PRESENT)
+            elif held and not held + change:
+                plan.remove(name, ip)
+        return Replan(plan, ports)
+
+    def accept(self, done: Replan) -> None:
+        """Enter a committed plan."""
+        for key, entries in done.ports.items():
+            old = self.ports.pop(key, None)
+            for ip in old.cluster_ips if old else ():
+                self._cluster_ips[ip] -= 1
+                if not self._cluster_ips[ip]:
+                    del self._cluster_ips[ip]
+            if entries is None:
+                if not any((key[0], family) in self.ports for family in (4, 6)):
+                    self.numbers.release(key[0])
+                continue
+            self.ports[key] = entries
+            for ip in entries.cluster_ips:
+                self._cluster_ips[ip] = self._cluster_ips.get(ip, 0) + 1
+
+    def sizes(self) -> Dict[str, int]:
+        """Return how many elements each owned map must hold."""
+        counts: Dict[str, int] = {}
+        for (_name, family), entries in self.ports.items():
+            for name, count in (("frontends", len(entries.frontends)), ("members", len(entries.members)),
+                                ("ranges", len(entries.ranges)), ("slots", sum(map(len, entries.sets.values())))):
+                full = "%s%d" % (name, family)
+                counts[full] = counts.get(full, 0) + count
+        for ip in self._cluster_ips:
+            full = "cluster_ips%d" % (4 if len(ip) == 4 else 6)
+            counts[full] = counts.get(full, 0) + 1
+        return counts
+
+
+def group(rows: Iterable[Frontend]) -> Dict[PortKey, List[Frontend]]:
+    """Return rows by service port and family."""
+    found: Dict[PortKey, List[Frontend]] = {}
+    for row in rows:
+        found.setdefault((row.service_port, row.key.family), []).append(row)
+    return found
+
+
+def _slots(entries: PortEntries) -> Dict[bytes, bytes]:
+    return {layout.slot_key(number, slot): held for number, slots in entries.sets.items()
+            for slot, held in enumerate(slots)}
+
+
+def _diff_port(plan: MapPlan, family: int, old: Optional[PortEntries], new: Optional[PortEntries]) -> None:
+    for name, before, after in (
+        ("frontends", old.frontends if old else {}, new.frontends if new else {}),
+        ("slots", _slots(old) if old else {}, _slots(new) if new else {}),
+        ("members", dict.fromkeys(old.members if old else (), PRESENT), dict.fromkeys(new.members if new else (), PRESENT)),
+        ("ranges", dict.fromkeys(old.ranges if old else (), PRESENT), dict.fromkeys(new.ranges if new else (), PRESENT)),
+    ):
+        full = "%s%d" % (name, family)
+        for key, value in after.items():
+            if before.get(key) != value:
+                plan.put(full, key, value)
+        for key in before:
+            if key not in after:
+                plan.remove(full, key)
+
+
+def _holders(table: ServiceTable, live: LiveMaps) -> List[Tuple[int, object]]:
+    found: List[Tuple[int, object]] = []
+    for family in (4, 6):
+        for key, value in live.get("frontends%d" % family, {}).items():
+            ip, protocol, port = layout.unpack_frontend_key(key)
+            row = table.frontends.get(FrontendKey(family, ip, protocol, port))
+            found.append((layout.FrontendValue.unpack(value).service, row.service_port if row else key))
+    return found
+
+
+def _live_sets(live: LiveMaps) -> Dict[int, Dict[int, Tuple[bytes, ...]]]:
+    found: Dict[int, Dict[int, Tuple[bytes, ...]]] = {}
+    for family in (4, 6):
+        slots: Dict[int, List[Tuple[int, bytes]]] = {}
+        for key, value in live.get("slots%d" % family, {}).items():
+            number, slot = layout.unpack_slot_key(key)
+            slots.setdefault(number, []).append((slot, value))
+        found[family] = {number: _ordered(held) for number, held in slots.items()}
+    return found
+
+
+def _ordered(held: Sequence[Tuple[int, bytes]]) -> Tuple[bytes, ...]:
+    return tuple(value for _slot, value in sorted(held))

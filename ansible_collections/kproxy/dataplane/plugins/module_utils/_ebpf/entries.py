@@ -1,0 +1,127 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""From rows of the service table to map entries. One service port in one family is the unit.
+
+TCP and UDP are carried here. SCTP is not: its CRC32c covers the port, and a program has no means to renew it.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import (
+    CLUSTER_IP,
+    DNAT,
+    LOCAL,
+    REJECT,
+    Frontend,
+    ServicePortName,
+    Target,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.categorize import Endpoint
+
+CARRIED_PROTOCOLS = (6, 17)
+PRESENT = b"\1\0\0\0"
+
+#: What entries belong to: numbers are given per service port, maps are per family.
+PortKey = Tuple[ServicePortName, int]
+
+
+class PortEntries(NamedTuple):
+    """All that one service port puts into the maps of one family.
+
+    sets: endpoint structures by set number; the position is the slot. cluster_ips: addresses it makes active.
+    """
+
+    service: int
+    frontends: Dict[bytes, bytes]
+    sets: Dict[int, Tuple[bytes, ...]]
+    members: Tuple[bytes, ...]
+    ranges: Tuple[bytes, ...]
+    cluster_ips: Tuple[bytes, ...]
+
+
+def carried(row: Frontend) -> bool:
+    """Whether the eBPF path serves this row; the others are left to the node's nftables tables."""
+    return row.key.protocol in CARRIED_PROTOCOLS
+
+
+def answer(target: Target) -> int:
+    """Return the answer byte for one kind of client."""
+    if target.verdict != DNAT:
+        return layout.REJECT if target.verdict == REJECT else layout.DROP
+    return (layout.LOCAL_ONLY if target.endpoint_set == LOCAL else 0) | (layout.MASQUERADE if target.masquerade else 0)
+
+
+def arrange(current: Sequence[bytes], wanted: Iterable[bytes]) -> Tuple[bytes, ...]:
+    """Give slots to `wanted` so that as few slots as possible differ from `current`.
+
+    Whoever stays keeps its slot; new ones fill the holes; what holes are left take the last ones.
+    """
+    missing = dict.fromkeys(wanted)
+    slots: List[bytes] = []
+    holes: List[int] = []
+    for held in current:
+        if held in missing:
+            del missing[held]
+        else:
+            holes.append(len(slots))
+        slots.append(held)
+    fresh = list(missing)
+    filled = min(len(fresh), len(holes))
+    for hole, held in zip(holes, fresh):
+        slots[hole] = held
+    slots.extend(fresh[filled:])
+    open_holes = set(holes[filled:])
+    for hole in sorted(open_holes):
+        while slots and len(slots) - 1 in open_holes:
+            open_holes.discard(len(slots) - 1)
+            slots.pop()
+        if hole < len(slots):
+            slots[hole] = slots.pop()
+            open_holes.discard(hole)
+    return tuple(slots)
+
+
+def port_entries(rows: Sequence[Frontend], service: int, current: Dict[int, Tuple[bytes, ...]]) -> PortEntries:
+    """Return the entries of all rows of one service port in one family.
+
+    Args:
+        rows: at least one row; all of one service port and family.
+        service: the number of the service port.
+        current: what the two sets hold now, so that slots stay where they are.
+    """
+    frontends: Dict[bytes, bytes] = {}
+    cluster: Tuple[Endpoint, ...] = ()
+    local: Tuple[Endpoint, ...] = ()
+    ranges: Tuple[bytes, ...] = ()
+    for row in rows:
+        cluster, local = cluster or row.cluster_endpoints, local or row.local_endpoints
+    sets: Dict[int, Tuple[bytes, ...]] = {}
+    for local_only, endpoints in ((False, cluster), (True, local)):
+        if endpoints:
+            number = layout.set_number(service, local_only)
+            sets[number] = arrange(current.get(number, ()), [pack_endpoint(endpoint) for endpoint in endpoints])
+    seconds = rows[0].affinity_seconds
+    for row in rows:
+        if not carried(row):
+            continue
+        flags = layout.FRONTEND_AFFINITY if seconds else 0
+        if row.source_ranges is not None:
+            flags |= layout.FRONTEND_RANGES
+            ranges = tuple(layout.range_key(service, *prefix) for prefix in layout.prefixes_of(row.source_ranges))
+        value = layout.FrontendValue(service, len(cluster), len(local), seconds,
+                                     (answer(row.outsiders), answer(row.pods), answer(row.node)), flags)
+        frontends[layout.frontend_key(*row.key)] = value.pack()
+    if not frontends:
+        sets = {}
+    members = tuple(layout.member_key(number, held) for number, slots in sets.items() for held in slots) \
+        if seconds else ()
+    return PortEntries(service, frontends, sets, members, ranges,
+                       tuple({row.key.ip for row in rows if row.kind == CLUSTER_IP}))
+
+
+def pack_endpoint(endpoint: Endpoint) -> bytes:
+    """Return struct endpoint4/6 of an endpoint."""
+    return layout.endpoint(endpoint.ip, endpoint.port, layout.ENDPOINT_LOCAL if endpoint.local else 0)

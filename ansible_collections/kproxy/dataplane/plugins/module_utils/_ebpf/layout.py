@@ -1,0 +1,192 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Keys and values of the maps, byte for byte as src/layout.h and src/*_family.h declare them.
+
+Numbers of our own are in host order (little-endian on every supported machine), addresses and ports in network order.
+Raise SCHEMA with every change: pins live in a directory named after it, so maps of two layouts never meet.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+
+SCHEMA = 1
+
+OUTSIDER, POD, NODE = 0, 1, 2
+
+DNAT, REJECT, DROP = 0, 1, 2
+VERDICT_MASK = 0x03
+LOCAL_ONLY = 0x04
+MASQUERADE = 0x08
+
+FRONTEND_AFFINITY = 0x01
+FRONTEND_RANGES = 0x02
+
+ENDPOINT_LOCAL = 0x01
+
+HOST_ONLY = 0x01
+PROTECT_NODE_PORTS = 0x02
+POD_BY_LINK = 0x04
+
+#: Names of enum reason, in order.
+REASONS = ("no-endpoint", "no-local-endpoint", "undefined-port", "unused-cluster-ip", "source-range", "no-snat-port",
+           "flow-table-full", "missing-slot", "node-port-bind", "malformed")
+
+_FRONTEND = struct.Struct("=IIIIBBBB")
+_SLOT = struct.Struct("=II")
+_SETTINGS = struct.Struct("=QII4s16sI")
+_PIN = struct.Struct("=Q")
+
+
+class FrontendValue(NamedTuple):
+    """Value of frontends4/6; answers are indexed by OUTSIDER, POD, NODE."""
+
+    service: int
+    count_cluster: int
+    count_local: int
+    affinity_seconds: int
+    answers: Tuple[int, int, int]
+    flags: int
+
+    def pack(self) -> bytes:
+        """Return the bytes of struct frontend_value."""
+        return _FRONTEND.pack(*self[:4], *self.answers, self.flags)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> FrontendValue:
+        """Read struct frontend_value."""
+        service, cluster, local, seconds, outsider, pod, node, flags = _FRONTEND.unpack(data)
+        return cls(service, cluster, local, seconds, (outsider, pod, node), flags)
+
+
+class Settings(NamedTuple):
+    """Value 0 of settings."""
+
+    host_netns: int
+    flags: int
+    next_service: int
+    node4: bytes = bytes(4)
+    node6: bytes = bytes(16)
+
+    def pack(self) -> bytes:
+        """Return the bytes of struct settings."""
+        return _SETTINGS.pack(*self, 0)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Settings:
+        """Read struct settings."""
+        return cls(*_SETTINGS.unpack(data)[:5])
+
+
+def frontend_key(family: int, ip: bytes, protocol: int, port: int) -> bytes:
+    """Return a key of frontends4/6; an empty `ip` is a NodePort."""
+    return (ip or bytes(4 if family == 4 else 16)) + struct.pack("!HBB", port, protocol, 0)
+
+
+def unpack_frontend_key(key: bytes) -> Tuple[bytes, int, int]:
+    """Return (ip, empty for a NodePort; protocol; port)."""
+    port, protocol, _pad = struct.unpack("!HBB", key[-4:])
+    ip = key[:-4]
+    return (ip if any(ip) else b""), protocol, port
+
+
+def set_number(service: int, local_only: bool) -> int:
+    """Return the number of one of a service port's two endpoint sets."""
+    return service << 1 | int(local_only)
+
+
+def slot_key(set_id: int, slot: int) -> bytes:
+    """Return a key of slots4/6."""
+    return _SLOT.pack(set_id, slot)
+
+
+def unpack_slot_key(key: bytes) -> Tuple[int, int]:
+    """Return (set, slot)."""
+    set_id, slot = _SLOT.unpack(key)
+    return set_id, slot
+
+
+def endpoint(ip: bytes, port: int, flags: int = 0) -> bytes:
+    """Return struct endpoint4/6."""
+    return ip + struct.pack("!HBB", port, flags, 0)
+
+
+def unpack_endpoint(data: bytes) -> Tuple[bytes, int, int]:
+    """Return (ip, port, flags)."""
+    port, flags, _pad = struct.unpack("!HBB", data[-4:])
+    return data[:-4], port, flags
+
+
+def member_key(set_id: int, endpoint_data: bytes) -> bytes:
+    """Return a key of members4/6: the set and the endpoint without its flags."""
+    return struct.pack("=I", set_id) + endpoint_data[:-2] + b"\0\0"
+
+
+def pin_key(client: bytes, service: int) -> bytes:
+    """Return a key of affinity4/6."""
+    return client + struct.pack("=I", service)
+
+
+def unpack_pin(key: bytes, value: bytes) -> Tuple[bytes, int, int, bytes]:
+    """Return (client, service number, last seen in ns of CLOCK_MONOTONIC, endpoint without flags)."""
+    width = len(key) - 4
+    service, = struct.unpack("=I", key[width:])
+    seen, = _PIN.unpack_from(value)
+    return key[:width], service, seen, value[8:8 + width + 4]
+
+
+def prefix_key(length: int, address: bytes) -> bytes:
+    """Return a key of service_cidrs4/6 and pod_cidrs4/6 (longest-prefix tries)."""
+    return struct.pack("=I", length) + address
+
+
+def range_key(service: int, length: int, address: bytes) -> bytes:
+    """Return a key of ranges4/6: the service number is part of the prefix."""
+    return struct.pack("=I", 32 + length) + struct.pack("=I", service) + address
+
+
+def prefixes_of(ranges: Sequence[Tuple[bytes, bytes]]) -> List[Tuple[int, bytes]]:
+    """Cover inclusive address ranges with the fewest prefixes: (length, network)."""
+    found: List[Tuple[int, bytes]] = []
+    for first, last in ranges:
+        bits = 8 * len(first)
+        start, end = int.from_bytes(first, "big"), int.from_bytes(last, "big")
+        while start <= end:
+            size = (start & -start).bit_length() - 1 if start else bits
+            while start + (1 << size) - 1 > end:
+                size -= 1
+            found.append((bits - size, start.to_bytes(len(first), "big")))
+            start += 1 << size
+    return found
+
+
+class SocketEntry(NamedTuple):
+    """One element of sockets4/6: a socket that was translated."""
+
+    cookie: int
+    endpoint_ip: bytes
+    endpoint_port: int
+    dialled_ip: bytes
+    dialled_port: int
+    protocol: int
+    service: int
+
+
+def unpack_socket(key: bytes, value: bytes) -> SocketEntry:
+    """Read one element of sockets4/6."""
+    width = len(key) - 12
+    cookie, = struct.unpack_from("=Q", key)
+    port, = struct.unpack_from("!H", key, 8 + width)
+    dialled_port, protocol = struct.unpack_from("!HB", value, width)
+    service, = struct.unpack_from("=I", value, width + 4)
+    return SocketEntry(cookie, key[8:8 + width], port, value[:width], dialled_port, protocol, service)
+
+
+#: Bytes of key and value, for the capacity message and the layout test.
+SIZES: Dict[str, Tuple[int, int]] = {
+    "frontends4": (8, 20), "frontends6": (20, 20), "slots4": (8, 8), "slots6": (8, 20), "members4": (12, 4),
+    "members6": (24, 4), "node_addrs4": (4, 4), "node_addrs6": (16, 4), "cluster_ips4": (4, 4),
+    "cluster_ips6": (16, 4), "affinity4": (8, 16), "affinity6": (20, 32), "sockets4": (16, 12), "sockets6": (32, 24),
+    "settings": (4, 40),
+}

@@ -1,0 +1,93 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The change to the maps: a value, made from the books and what the service table says, in an order that is safe.
+
+No reader of the maps ever follows a dangling reference: what frontends refer to is written before them, and removed
+after them.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Iterator, List, NamedTuple, Tuple
+
+
+
+class Step(NamedTuple):
+    """Writes to one map, all upserts before all deletes."""
+
+    map: str
+    upserts: Dict[bytes, bytes]
+    deletes: List[bytes]
+
+
+class MapPlan:
+    """Wanted changes by map name. A key that is upserted is not deleted, in whatever order both were asked for."""
+
+    def __init__(self) -> None:
+        self.upserts: Dict[str, Dict[bytes, bytes]] = {}
+        self.deletes: Dict[str, Dict[bytes, None]] = {}
+
+    def put(self, name: str, key: bytes, value: bytes) -> None:
+        """Ask for an element to hold this value."""
+        self.upserts.setdefault(name, {})[key] = value
+        if name in self.deletes:
+            self.deletes[name].pop(key, None)
+
+    def remove(self, name: str, key: bytes) -> None:
+        """Ask for an element to go, unless the same plan writes it."""
+        if key not in self.upserts.get(name, ()):
+            self.deletes.setdefault(name, {})[key] = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements written or deleted."""
+        return sum(map(len, self.upserts.values())) + sum(map(len, self.deletes.values()))
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to do."""
+        return self.size == 0
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the writes in the safe order: referred entries, frontends, then what nobody refers to any more."""
+        names = sorted(set(self.upserts) | set(self.deletes))
+        frontends = [name for name in names if name[:-1] == "frontends"]
+        others = [name for name in names if name not in frontends]
+        for name in others:
+            if self.upserts.get(name):
+                yield Step(name, self.upserts[name], [])
+        for name in frontends:
+            if self.upserts.get(name) or self.deletes.get(name):
+                yield Step(name, self.upserts.get(name, {}), list(self.deletes.get(name, ())))
+        for name in others:
+            if self.deletes.get(name):
+                yield Step(name, {}, list(self.deletes[name]))
+
+
+def diff_maps(wanted: Dict[str, Dict[bytes, bytes]], live: Dict[str, Dict[bytes, bytes]]) -> MapPlan:
+    """Return the plan that turns what the kernel holds into what is wanted; maps absent from `wanted` are left alone."""
+    plan = MapPlan()
+    for name, elements in wanted.items():
+        held = live.get(name, {})
+        for key, value in elements.items():
+            if held.get(key) != value:
+                plan.put(name, key, value)
+        for key in held:
+            if key not in elements:
+                plan.remove(name, key)
+    return plan
+
+
+class CapacityError(Exception):
+    """The entries do not fit the maps. Nothing was written."""
+
+    def __init__(self, lacking: List[Tuple[str, int, int]]) -> None:
+        self.lacking = lacking
+        super().__init__("; ".join("map %s needs %d entries and has room for %d" % item for item in lacking))
+
+
+def check_capacity(needed: Dict[str, int], room: Dict[str, int]) -> None:
+    """Raise CapacityError naming every map that is too small."""
+    lacking = [(name, count, room[name]) for name, count in sorted(needed.items()) if name in room and count > room[name]]
+    if lacking:
+        raise CapacityError(lacking)

@@ -1,0 +1,218 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The pinned eBPF state of one node: maps, programs and links under one directory of bpffs.
+
+Layout: ROOT/v<schema>/maps_<n>/<map> and ROOT/v<schema>/links/<hook>. Another schema is another directory and is never
+read as if known. Maps that turn out too small move to maps_<n+1>: the new ones are filled, the links are swapped to
+programs that use them, and then the old directory goes; nothing is detached meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Dict, List, Mapping, Optional, Tuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, programs
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file import ObjectFile, parse
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_link
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import (
+    LayoutMismatch,
+    MapSet,
+    load_programs,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import BpfMap
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_probe import Capabilities, is_bpffs, probe
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import open_directory
+
+DEFAULT_ROOT = "/sys/fs/bpf/kproxy"
+ZERO = bytes(4)
+
+#: Learned by the programs; carried over to larger maps.
+LEARNED = ("affinity4", "affinity6", "sockets4", "sockets6")
+
+
+class NoBpffs(Exception):
+    """The pin directory is not on a BPF file system."""
+
+
+class Unsupported(Exception):
+    """The kernel lacks a hook this backend cannot do without."""
+
+
+class Dataplane:
+    """Owner of the pins. Use: open, fill by write(), attach, retire_old; later write() alone."""
+
+    def __init__(self, root: str = DEFAULT_ROOT, cgroup: Optional[str] = None) -> None:
+        self.root = root
+        self.cgroup = cgroup
+        self.directory = os.path.join(root, "v%d" % layout.SCHEMA)
+        self.capabilities: Capabilities = probe()
+        self.objects: Dict[str, ObjectFile] = {"sock": parse(programs.unpack(sock.OBJECT))}
+        self.maps = MapSet(None)
+        self._generation = 0
+
+    # -- maps -------------------------------------------------------------------------------------------------------
+
+    def open(self, sizes: Mapping[str, int]) -> bool:
+        """Adopt the pinned maps, or create them; True if they were adopted.
+
+        `sizes`: elements needed by map name. Raises NoBpffs, Unsupported, OSError; nothing is left half-made.
+        """
+        if not is_bpffs(os.path.dirname(self.root)):
+            raise NoBpffs("%s is not a BPF file system: mount -t bpf bpf %s" % (
+                os.path.dirname(self.root), os.path.dirname(self.root)))
+        if not self.capabilities.socket_hooks:
+            raise Unsupported("this kernel lacks " + "; ".join(self.capabilities.missing))
+        found = self._generations()
+        self._generation = found[-1] if found else 0
+        self.maps.close()
+        if found:
+            try:
+                self.maps = self._map_set(self._generation, sizes)
+                return True
+            except LayoutMismatch:
+                old = self._map_set(self._generation, {})
+                self._generation += 1
+                self.maps = self._map_set(self._generation, sizes)
+                self._carry_over(old)
+                return True
+        self.maps = self._map_set(self._generation, sizes)
+        return False
+
+    def _map_set(self, generation: int, sizes: Mapping[str, int]) -> MapSet:
+        maps = MapSet(os.path.join(self.directory, "maps_%d" % generation))
+        try:
+            for parsed in self.objects.values():
+                maps.ensure(parsed.maps, sizes)
+        except (OSError, LayoutMismatch):
+            maps.discard_new()
+            maps.close()
+            raise
+        return maps
+
+    def _generations(self) -> List[int]:
+        try:
+            names = os.listdir(self.directory)
+        except FileNotFoundError:
+            return []
+        return sorted(int(name[5:]) for name in names if name.startswith("maps_") and name[5:].isdigit())
+
+    def _carry_over(self, old: MapSet) -> None:
+        for name, held in old.maps.items():
+            if name not in ("reasons", "settings"):
+                self.maps[name].update(held.dump())
+        settings = old.maps["settings"].get(ZERO)
+        if settings is not None:
+            self.maps["settings"].put(ZERO, settings)
+        old.close()
+
+    def retire_old(self) -> None:
+        """Remove map directories that no attached program uses any more; call after attach()."""
+        for number in self._generations():
+            if number != self._generation:
+                shutil.rmtree(os.path.join(self.directory, "maps_%d" % number))
+
+    def room(self) -> Dict[str, int]:
+        """Return max_entries by map."""
+        return {name: held.info.max_entries for name, held in self.maps.maps.items()}
+
+    # -- elements ---------------------------------------------------------------------------------------------------
+
+    def read(self, names: Tuple[str, ...]) -> Dict[str, Dict[bytes, bytes]]:
+        """Return the elements of the named maps that exist."""
+        return {name: self.maps[name].dump() for name in names if name in self.maps.maps}
+
+    def write(self, plan: MapPlan) -> None:
+        """Carry out a plan, step by step in its order. Raises MapFull or OSError; what was written stays valid."""
+        for step in plan.steps():
+            opened: BpfMap = self.maps[step.map]
+            if step.upserts:
+                opened.update(step.upserts)
+            opened.delete(step.deletes)
+
+    def settings(self) -> Optional[layout.Settings]:
+        """Return the node's settings, None before the first write."""
+        data = self.maps["settings"].get(ZERO)
+        return layout.Settings.unpack(data) if data and any(data) else None
+
+    def set_settings(self, settings: layout.Settings) -> None:
+        """Write the node's settings."""
+        self.maps["settings"].put(ZERO, settings.pack())
+
+    def reasons(self) -> Dict[str, int]:
+        """Return the counters of refused and dropped calls and packets, summed over processors."""
+        per_cpu = _possible_cpus()
+        found = {}
+        for index, name in enumerate(layout.REASONS):
+            data = bpf.map_lookup(self.maps["reasons"].fd, index.to_bytes(4, "little"), 8 * per_cpu)
+            found[name] = sum(int.from_bytes(data[at:at + 8], "little") for at in range(0, len(data), 8)) if data else 0
+        return found
+
+    # -- programs ---------------------------------------------------------------------------------------------------
+
+    def attach(self) -> Dict[str, str]:
+        """Load the programs and put them on their hooks; what happened to each hook, by its name.
+
+        All programs are loaded before the first hook is touched, so a refusal by the verifier changes nothing.
+        """
+        loaded = load_programs(self.objects["sock"], self.maps, {"has_set_retval": int(self.capabilities.set_retval)})
+        directory = open_directory(self.cgroup)
+        try:
+            kinds = {program.section: program.attach_type for program in self.objects["sock"].programs}
+            done = {}
+            for section, descriptor in loaded.items():
+                attach_type = kinds[section]
+                done[section] = bpf_link.adopt_or_create(
+                    self._link_pin(section), descriptor,
+                    lambda program, at=attach_type: bpf.link_create(program, directory, at))
+            return done
+        finally:
+            os.close(directory)
+            for descriptor in loaded.values():
+                os.close(descriptor)
+
+    def _link_pin(self, hook: str) -> str:
+        return os.path.join(self.directory, "links", hook.replace("/", "_"))
+
+    def attached(self) -> Dict[str, Tuple[str, int]]:
+        """Return (program name, target) of every pinned link by hook; target 0 means the hook is gone."""
+        found = {}
+        folder = os.path.join(self.directory, "links")
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+            link = bpf.get_pinned(os.path.join(folder, name))
+            try:
+                info = bpf.link_info(link)
+                program = bpf.program_by_number(info.program)
+                try:
+                    found[name] = (bpf.program_info(program).name, info.target)
+                finally:
+                    os.close(program)
+            finally:
+                os.close(link)
+        return found
+
+    def remove(self) -> bool:
+        """Detach everything, then remove all pins of this schema; False if there was nothing."""
+        self.maps.close()
+        if not os.path.isdir(self.directory):
+            return False
+        folder = os.path.join(self.directory, "links")
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+            bpf_link.remove(os.path.join(folder, name))
+        shutil.rmtree(self.directory)
+        if not os.listdir(self.root):
+            os.rmdir(self.root)
+        return True
+
+    def close(self) -> None:
+        """Close all descriptors; what is pinned keeps working."""
+        self.maps.close()
+
+
+def _possible_cpus() -> int:
+    with open("/sys/devices/system/cpu/possible", encoding="ascii") as file:
+        return int(file.read().strip().split("-")[-1].split(",")[-1]) + 1

@@ -1,0 +1,75 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""What this kernel can do for the eBPF backend, found by trying and not by version: vendors backport."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from typing import List, NamedTuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import NoCgroup2, mount_point
+
+BPFFS_MAGIC = 0xCAFE4A11
+_RETURN_ONE = struct.pack("<BBhi", 0xB7, 0, 0, 1) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+_SET_RETVAL = 187
+_SOCK_ADDR, _CONNECT4, _GETPEERNAME4 = 18, 10, 29
+_SCHED_CLS, _TCX_INGRESS = 3, 46
+_LO = 1
+
+
+class Capabilities(NamedTuple):
+    """What works. `missing` has a sentence for every gap: what is absent and what follows."""
+
+    socket_hooks: bool
+    set_retval: bool
+    tcx: bool
+    missing: List[str]
+
+
+def probe() -> Capabilities:
+    """Try every gate once; loads a handful of two-instruction programs and attaches none."""
+    missing: List[str] = []
+    sockets = _loads(_SOCK_ADDR, _CONNECT4, _RETURN_ONE) and _loads(_SOCK_ADDR, _GETPEERNAME4, _RETURN_ONE)
+    if not sockets:
+        missing.append("cgroup socket address hooks (Linux 5.8): sockets are not translated")
+    try:
+        mount_point()
+    except NoCgroup2 as error:
+        sockets = False
+        missing.append(str(error))
+    call = struct.pack("<BBhi", 0xB7, 1, 0, -1) + struct.pack("<BBhi", 0x85, 0, 0, _SET_RETVAL)
+    set_retval = _loads(_SOCK_ADDR, _CONNECT4, call + _RETURN_ONE)
+    if not set_retval:
+        missing.append("bpf_set_retval (Linux 5.18): a refused connection fails with EPERM, not ECONNREFUSED")
+    tcx = _has_tcx()
+    if not tcx:
+        missing.append("tcx (Linux 6.6): clsact filters are used, which anybody may remove")
+    return Capabilities(sockets, set_retval, tcx, missing)
+
+
+def _loads(kind: int, attach_type: int, instructions: bytes) -> bool:
+    try:
+        os.close(bpf.program_load("kp_probe", kind, attach_type, instructions, b"GPL"))
+    except OSError:
+        return False
+    return True
+
+
+def _has_tcx() -> bool:
+    try:
+        bpf.attached_programs(_LO, _TCX_INGRESS)
+    except OSError as error:
+        return error.errno not in (errno.EINVAL, errno.EOPNOTSUPP)
+    return True
+
+
+def is_bpffs(path: str) -> bool:
+    """Whether `path` lies on a BPF file system."""
+    buffer = ctypes.create_string_buffer(256)
+    if ctypes.CDLL(None, use_errno=True).statfs(path.encode(), buffer) != 0:
+        return False
+    return bool(struct.unpack_from("=q", buffer.raw)[0] & 0xFFFFFFFF == BPFFS_MAGIC)
