@@ -1,0 +1,166 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""From a row of the service table to the elements it owns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import (
+    CLUSTER,
+    CLUSTER_IP,
+    DNAT,
+    DROP,
+    LOCAL,
+    REJECT,
+    Frontend,
+    Target,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import names
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.keys import (
+    frontend_key,
+    hairpin_key,
+    slot_prefix,
+    source_range_key,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import Key
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NAMES
+from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.categorize import Endpoint
+
+REFUSE = "goto refuse"
+
+_ENDPOINT_MAPS = {protocol: names.ENDPOINTS + names.protocol_suffix(protocol) for protocol in NAMES}
+_NODE_PORT_ENDPOINT_MAPS = {protocol: names.NODE_PORT + name for protocol, name in _ENDPOINT_MAPS.items()}
+
+
+class SlotSpace(NamedTuple):
+    """A run of slots: key prefix in an endpoint map, first slot, and who has to sit there."""
+
+    map_name: str
+    prefix: bytes
+    first: int
+    endpoints: Sequence[Endpoint]
+
+
+class RowElements(NamedTuple):
+    """The elements of one row. Each list holds (set name, key[, value]).
+
+    own: keys that no other row has. shared: keys that other rows may need as well, counted by whoever plans.
+    """
+
+    own: list[tuple[str, Key, str | None]]
+    slots: list[SlotSpace]
+    shared: list[tuple[str, Key]]
+
+
+NOTHING = RowElements([], [], [])
+
+
+def row_elements(row: Frontend) -> RowElements:
+    """Return the elements that put a row in force."""
+    key = row.key
+    node_port = not key.ip
+    prefix = names.NODE_PORT if node_port else ""
+    raw = frontend_key(key)
+    own: list[tuple[str, Key, str | None]] = []
+    outsiders = row.outsiders
+    if outsiders.verdict == DNAT:
+        own.append((prefix + names.SERVICES, raw, _verdict(row, outsiders, node_port)))
+    else:
+        own.append((prefix + names.NO_ENDPOINTS, raw, REFUSE if outsiders.verdict == REJECT else DROP))
+    if row.short_circuited:
+        own.append((prefix + names.SHORT_CIRCUIT, raw, _short_circuit(row, node_port)))
+    if row.affinity_seconds:
+        own += _affinity(row, raw, prefix)
+    shared: list[tuple[str, Key]] = []
+    if row.kind == CLUSTER_IP:
+        shared.append((names.CLUSTER_IPS, key.ip))
+    for endpoint in row.node_endpoints:
+        shared.append((names.HAIRPIN, hairpin_key(endpoint, key.protocol)))
+    if row.source_ranges is not None:
+        own.append((names.SOURCE_RESTRICTED, raw, None))
+        own += [(names.ALLOWED_SOURCES, source_range_key(key, *ends), None) for ends in row.source_ranges]
+    if row.loopback == REJECT:
+        own.append((names.LOOPBACK_NODE_PORTS, raw, None))
+    return RowElements(own, _slots(row, node_port), shared)
+
+
+def pick_chain(count: int, endpoint_set: str, node_port: bool) -> str:
+    """Return the chain that picks one of count endpoints."""
+    return "%s%s%s-%d" % (
+        names.NODE_PORT if node_port else "",
+        names.PICK,
+        "-local" if endpoint_set == LOCAL else "",
+        count,
+    )
+
+
+def marked_chain(mark: str, pick: str) -> str:
+    """Return the chain that marks for masquerading by the rules of `mark` and goes on to a pick chain."""
+    return "%s-%s" % (mark, pick)
+
+
+def pinned_chain(row: Frontend, endpoint_set: str) -> str:
+    """Return the chain that looks a client's pin up before an endpoint is picked."""
+    return "pinned%s-%s" % ("-local" if endpoint_set == LOCAL else "", names.affinity_id(row.service_port))
+
+
+def learn_chain(row: Frontend) -> str:
+    """Return the chain that records a client's pin."""
+    return "learn-%s" % names.affinity_id(row.service_port)
+
+
+def _mark_of(row: Frontend, target: Target) -> str:
+    """Return how connections of a row are marked: a cluster IP by who dials, else by the target alone."""
+    if row.kind == CLUSTER_IP:
+        return names.CLUSTER_IP
+    return names.EXTERNAL if target.masquerade else ""
+
+
+def _verdict(row: Frontend, target: Target, node_port: bool) -> str:
+    mark = _mark_of(row, target)
+    if row.affinity_seconds:
+        if not mark:
+            return "goto " + pinned_chain(row, target.endpoint_set)
+        return "goto %s%s-affinity" % (names.NODE_PORT if node_port else "", mark)
+    chain = pick_chain(len(row.endpoints(target)), target.endpoint_set, node_port)
+    return "goto " + (marked_chain(mark, chain) if mark else chain)
+
+
+def _short_circuit(row: Frontend, node_port: bool) -> str:
+    # The node's connections are masqueraded, those of pods are not: the chain tells them apart.
+    if row.affinity_seconds:
+        return "goto %s%s-affinity" % (names.NODE_PORT if node_port else "", names.SHORT_CIRCUITED)
+    chain = pick_chain(len(row.cluster_endpoints), CLUSTER, node_port)
+    return "goto " + marked_chain(names.SHORT_CIRCUITED, chain)
+
+
+def _affinity(row: Frontend, raw: bytes, prefix: str) -> list[tuple[str, Key, str | None]]:
+    """Return what leads from the chains that mark to the pins of a service port, and from there to a fresh pick."""
+    own: list[tuple[str, Key, str | None]] = []
+    node_port = bool(prefix)
+    targets = [target for target in (row.outsiders, row.pods, row.node) if target.verdict == DNAT]
+    marked = [target for target in targets if row.short_circuited or _mark_of(row, target)]
+    if marked:
+        endpoint_set = CLUSTER if row.short_circuited else marked[0].endpoint_set
+        own.append((prefix + names.AFFINITY, raw, "goto " + pinned_chain(row, endpoint_set)))
+    used = {target.endpoint_set for target in targets}
+    for endpoint_set, map_name in ((CLUSTER, names.UNPINNED), (LOCAL, names.UNPINNED_LOCAL)):
+        if endpoint_set in used:
+            count = len(row.local_endpoints if endpoint_set == LOCAL else row.cluster_endpoints)
+            own.append((prefix + map_name, raw, "goto " + pick_chain(count, endpoint_set, node_port)))
+    if used:
+        own.append((prefix + names.LEARN_AFFINITY, raw, "goto " + learn_chain(row)))
+    return own
+
+
+def _slots(row: Frontend, node_port: bool) -> list[SlotSpace]:
+    key = row.key
+    map_name = (_NODE_PORT_ENDPOINT_MAPS if node_port else _ENDPOINT_MAPS)[key.protocol]
+    spaces = []
+    if row.cluster_endpoints:
+        spaces.append(SlotSpace(map_name, slot_prefix(key), 0, row.cluster_endpoints))
+    if row.local_endpoints:
+        spaces.append(SlotSpace(map_name, slot_prefix(key), names.LOCAL_SLOTS, row.local_endpoints))
+    return spaces

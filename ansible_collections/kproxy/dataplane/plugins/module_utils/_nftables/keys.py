@@ -1,0 +1,65 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Element keys and values as the kernel holds them: every part of a concatenation is padded to four bytes."""
+
+from __future__ import annotations
+
+import struct
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
+from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.categorize import Endpoint
+
+_PROTOCOL_PORT = struct.Struct(">B3xH2x")
+_PORT = struct.Struct(">H2x")
+#: The slot is compared with the output of numgen, a number in the byte order of the host.
+_SLOT = struct.Struct("=I")
+_ENDPOINT4 = struct.Struct(">4sH2x")
+_ENDPOINT6 = struct.Struct(">16sH2x")
+
+
+def frontend_key(key: FrontendKey) -> bytes:
+    """Return address . protocol . port, or protocol . port for a NodePort."""
+    return key.ip + _PROTOCOL_PORT.pack(key.protocol, key.port)
+
+
+def read_frontend_key(family: int, raw: bytes) -> FrontendKey:
+    """Return the frontend of a key as frontend_key() makes it."""
+    protocol, port = _PROTOCOL_PORT.unpack(raw[-8:])
+    return FrontendKey(family, raw[:-8], protocol, port)
+
+
+def slot_prefix(key: FrontendKey) -> bytes:
+    """Return the part of an endpoint map's key that says whose slot it is: [address .] port."""
+    return key.ip + _PORT.pack(key.port)
+
+
+def slot_key(prefix: bytes, slot: int) -> bytes:
+    """Return the key of one slot."""
+    return prefix + _SLOT.pack(slot)
+
+
+def read_slot_key(raw: bytes) -> tuple[bytes, int]:
+    """Return (prefix, slot) of a key as slot_key() makes it."""
+    return raw[:-4], _SLOT.unpack(raw[-4:])[0]
+
+
+def endpoint_value(endpoint: Endpoint) -> bytes:
+    """Return address . port."""
+    ip = endpoint.ip
+    return (_ENDPOINT4 if len(ip) == 4 else _ENDPOINT6).pack(ip, endpoint.port)
+
+
+def read_endpoint_value(raw: bytes) -> tuple[bytes, int]:
+    """Return (address, port) of a value as endpoint_value() makes it."""
+    return raw[:-4], _PORT.unpack(raw[-4:])[0]
+
+
+def hairpin_key(endpoint: Endpoint, protocol: int) -> bytes:
+    """Return address . address . protocol . port: a connection from an endpoint to itself."""
+    return endpoint.ip + endpoint.ip + _PROTOCOL_PORT.pack(protocol, endpoint.port)
+
+
+def source_range_key(key: FrontendKey, first: bytes, last: bytes) -> tuple[bytes, bytes]:
+    """Return address . protocol . port . source-range, as the two ends of a concatenated interval."""
+    prefix = frontend_key(key)
+    return prefix + first, prefix + last
