@@ -1,0 +1,130 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""kube-proxy's command line as the fields of KubeProxyConfiguration (cmd/kube-proxy/app/options.go)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+CONFIG_FLAG = "config"
+HOSTNAME_FLAG = "hostname-override"
+
+_TEXT = {
+    "proxy-mode": "mode",
+    "cluster-cidr": "clusterCIDR",
+    "detect-local-mode": "detectLocalMode",
+    "pod-bridge-interface": "detectLocal.bridgeInterface",
+    "pod-interface-name-prefix": "detectLocal.interfaceNamePrefix",
+    HOSTNAME_FLAG: "hostnameOverride",
+    "bind-address": "bindAddress",
+    "healthz-bind-address": "healthzBindAddress",
+    "metrics-bind-address": "metricsBindAddress",
+    "config-sync-period": "configSyncPeriod",
+    "iptables-sync-period": "iptables.syncPeriod",
+    "iptables-min-sync-period": "iptables.minSyncPeriod",
+    "ipvs-scheduler": "ipvs.scheduler",
+    "ipvs-sync-period": "ipvs.syncPeriod",
+    "ipvs-min-sync-period": "ipvs.minSyncPeriod",
+    "ipvs-tcp-timeout": "ipvs.tcpTimeout",
+    "ipvs-tcpfin-timeout": "ipvs.tcpFinTimeout",
+    "ipvs-udp-timeout": "ipvs.udpTimeout",
+    "conntrack-tcp-timeout-established": "conntrack.tcpEstablishedTimeout",
+    "conntrack-tcp-timeout-close-wait": "conntrack.tcpCloseWaitTimeout",
+    "conntrack-udp-timeout": "conntrack.udpTimeout",
+    "conntrack-udp-timeout-stream": "conntrack.udpStreamTimeout",
+    "show-hidden-metrics-for-version": "showHiddenMetricsForVersion",
+    "kubeconfig": "clientConnection.kubeconfig",
+}
+_NUMBER = {
+    "conntrack-max-per-core": "conntrack.maxPerCore",
+    "conntrack-min": "conntrack.min",
+    "iptables-masquerade-bit": "iptables.masqueradeBit",
+    "oom-score-adj": "oomScoreAdj",
+}
+_SWITCH = {
+    "masquerade-all": "iptables.masqueradeAll",
+    "iptables-localhost-nodeports": "iptables.localhostNodePorts",
+    "ipvs-strict-arp": "ipvs.strictARP",
+    "conntrack-tcp-be-liberal": "conntrack.tcpBeLiberal",
+    "profiling": "enableProfiling",
+    "bind-address-hard-fail": "bindAddressHardFail",
+}
+_LIST = {"nodeport-addresses": "nodePortAddresses", "ipvs-exclude-cidrs": "ipvs.excludeCIDRs"}
+# Klog's and the file's own; they say nothing about Services.
+_WITHOUT_MEANING = frozenset((CONFIG_FLAG, "v", "vmodule", "logging-format", "log-flush-frequency", "cleanup"))
+
+
+class Flags(NamedTuple):
+    """What the command line says. `ignored` names flags that a configuration file overrules."""
+
+    config: dict[str, Any]
+    has_config_file: bool
+    ignored: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+def _words(command: Iterable[str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    pending = ""
+    for word in command:
+        if word.startswith("-"):
+            name, equals, value = word.lstrip("-").partition("=")
+            values[name] = value if equals else "true"
+            pending = "" if equals else name
+        elif pending:
+            values[pending] = word
+            pending = ""
+    return values
+
+
+def _put(config: dict[str, Any], path: str, value: Any) -> None:
+    head, _dot, rest = path.partition(".")
+    if rest:
+        config.setdefault(head, {})[rest] = value
+    else:
+        config[head] = value
+
+
+def _truth(text: str) -> bool:
+    return text.lower() in ("1", "t", "true")
+
+
+def _gates(text: str) -> dict[str, bool]:
+    return {name: _truth(value) for name, _equals, value in (pair.partition("=") for pair in text.split(",")) if name}
+
+
+def parse(command: Iterable[str]) -> Flags:
+    """Read a container's command and arguments.
+
+    With `--config` kube-proxy takes everything from the file and only `--hostname-override` still counts.
+    Raises ValueError for a number that is none.
+    """
+    values = _words(command)
+    with_file = CONFIG_FLAG in values
+    config: dict[str, Any] = {}
+    ignored: list[str] = []
+    unknown: list[str] = []
+    for name, value in values.items():
+        if name in _WITHOUT_MEANING:
+            continue
+        if with_file and name != HOSTNAME_FLAG:
+            ignored.append("--" + name)
+        elif name in _TEXT:
+            _put(config, _TEXT[name], value)
+        elif name in _NUMBER:
+            _put(config, _NUMBER[name], int(value))
+        elif name in _SWITCH:
+            _put(config, _SWITCH[name], _truth(value))
+        elif name in _LIST:
+            _put(config, _LIST[name], [item for item in value.split(",") if item])
+        elif name == "feature-gates":
+            config["featureGates"] = _gates(value)
+        else:
+            unknown.append("--" + name)
+    return Flags(config, with_file, tuple(ignored), tuple(unknown))
+
+
+def with_file(flags: Flags, file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration in force: the file where one is given, with the flags that outrank it."""
+    return {**file, **flags.config} if flags.has_config_file else flags.config
