@@ -40,9 +40,8 @@ def _term(term: Mapping[str, Any], labels: Mapping[str, str], fields: Mapping[st
     on_fields = term.get("matchFields") or []
     if not expressions and not on_fields:
         return False  # an empty term selects nothing
-    return all(_expression(item, labels) for item in expressions) and all(
-        _expression(item, fields) for item in on_fields
-    )
+    wanted = [(item, labels) for item in expressions] + [(item, fields) for item in on_fields]
+    return all(_expression(item, values) for item, values in wanted)
 
 
 def _tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
