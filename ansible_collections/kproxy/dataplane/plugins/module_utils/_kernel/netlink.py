@@ -282,9 +282,20 @@ class NetlinkSocket:
         raise DumpInterrupted(f"{action}: interrupted by changes {_DUMP_ATTEMPTS} times")
 
     def _dump_once(self, action: str, kind: int, payload: bytes) -> list[Message] | None:
+        try:
+            return list(self.stream(action, kind, payload))
+        except DumpInterrupted:
+            return None
+
+    def stream(self, action: str, kind: int, payload: bytes) -> Iterator[Message]:
+        """Yield the messages of one dump as they come.
+
+        Raises:
+            NetlinkError: the kernel refused the dump.
+            DumpInterrupted: at the end, after every message: something changed meanwhile, so they may not fit together.
+        """
         sequence = self.reserve_sequences(1)
         self.send(message(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
-        found: list[Message] = []
         interrupted = False
         while True:
             try:
@@ -301,14 +312,14 @@ class NetlinkSocket:
                 if reply.flags & NLM_F_DUMP_INTR:
                     interrupted = True
                 if reply.type not in (NLMSG_DONE, NLMSG_ERROR):
-                    found.append(reply)
+                    yield reply
                     continue
                 code = -_ERROR_CODE.unpack_from(reply.payload)[0] if len(reply.payload) >= 4 else 0
-                if code in (errno.EINTR, errno.EAGAIN):
-                    interrupted = True
-                elif code:
+                if code in (errno.EINTR, errno.EAGAIN) or (interrupted and not code):
+                    raise DumpInterrupted(f"{action}: it changed meanwhile")
+                if code:
                     raise NetlinkError(action, code)
-                return None if interrupted else found
+                return
 
 
 def open_or_explain(protocol: int) -> NetlinkSocket:
