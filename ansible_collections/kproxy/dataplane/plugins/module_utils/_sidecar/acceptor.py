@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Callable, Coroutine
+from collections.abc import Coroutine
+from typing import Callable
 
 # Accepts per wake-up: enough for a burst, few enough that other connections are served in between.
 ACCEPTS_PER_WAKEUP = 64

@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import Callable, Iterable, Mapping, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Callable, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.acceptor import Acceptor, listening_socket
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.http_server import serve

@@ -9,9 +9,10 @@ ten seconds. Hundreds of health check ports share one event loop, where a thread
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http
 import socket
-from typing import Callable, Optional
+from typing import Callable
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.acceptor import Acceptor
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.proxy_health import HttpAnswer
@@ -32,17 +33,16 @@ def serve(listener: socket.socket, respond: Respond) -> Acceptor:
     """Answer requests on a listening socket with respond(path) until the returned acceptor is closed."""
 
     async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        # A client that leaves or is too slow cannot be told anything.
+        with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
             await asyncio.wait_for(_exchange(reader, writer, respond), REQUEST_SECONDS)
-        except (OSError, EOFError, asyncio.TimeoutError):
-            pass  # The client left or was too slow; nobody is there to tell.
 
     return Acceptor(listener, exchange, MAX_HEAD_BYTES)
 
 
 async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, respond: Respond) -> None:
     try:
-        head: Optional[bytes] = await reader.readuntil(b"\r\n\r\n")
+        head: bytes | None = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
         head = None
     method, answer = respond_to(head, respond)
@@ -50,7 +50,7 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
     await writer.drain()
 
 
-def respond_to(head: Optional[bytes], respond: Respond) -> tuple[str, HttpAnswer]:
+def respond_to(head: bytes | None, respond: Respond) -> tuple[str, HttpAnswer]:
     """Return the method and the answer for a request head (None: longer than the limit)."""
     if head is None:
         return "GET", plain(431, "request head too large\n")

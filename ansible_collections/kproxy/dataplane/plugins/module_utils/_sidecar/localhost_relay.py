@@ -19,7 +19,8 @@ import random
 import socket
 import struct
 import time
-from typing import Callable, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Mapping
+from typing import Callable, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.acceptor import Acceptor, listening_socket
 
@@ -33,8 +34,8 @@ RETRY_SECONDS = 5.0
 # SO_LINGER on with zero time: close() sends a reset, which is what the client of a failed relay should see.
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
-Address = Tuple[str, int]
-Stream = Tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Address = tuple[str, int]
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class RelayKey(NamedTuple):
@@ -70,7 +71,7 @@ class Picker:
         """Take a clock and a way to put candidates into a random order."""
         self._clock = clock
         self._shuffle = shuffle
-        self._pinned: Optional[Address] = None
+        self._pinned: Address | None = None
         self._pinned_until = 0.0
 
     def candidates(self, relay: Relay) -> list[Address]:
@@ -164,7 +165,7 @@ class LocalhostRelays:
             return
         await splice((reader, writer), upstream)
 
-    async def _dial(self, relay: Relay, picker: Picker) -> Optional[Stream]:
+    async def _dial(self, relay: Relay, picker: Picker) -> Stream | None:
         for endpoint in picker.candidates(relay):
             try:
                 connection = await asyncio.wait_for(

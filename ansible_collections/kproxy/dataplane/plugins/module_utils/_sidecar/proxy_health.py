@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from typing import Mapping, NamedTuple, Optional
+from collections.abc import Mapping
+from typing import NamedTuple
 
 FAMILIES = ("IPv4", "IPv6")
 # The cluster autoscaler announces with this taint that the node goes away; load balancers should stop using it first.
@@ -94,7 +95,7 @@ def _answer(state: ProxyState, good: bool, extra: Mapping[str, bool]) -> HttpAns
     return HttpAnswer(200 if good else 503, JSON_HEADERS, json.dumps(document).encode())
 
 
-def _timestamp(seconds: Optional[float]) -> Optional[str]:
+def _timestamp(seconds: float | None) -> str | None:
     """Return RFC 3339 in UTC, or None for "never"."""
     if seconds is None:
         return None

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from typing import Mapping, Optional
+from collections.abc import Mapping
 
 
 class Notifier:
@@ -18,7 +19,7 @@ class Notifier:
         # A leading @ stands for the abstract namespace.
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if path else None
-        self.watchdog_seconds: Optional[float] = None
+        self.watchdog_seconds: float | None = None
         if environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid()):
             microseconds = environment.get("WATCHDOG_USEC", "")
             if microseconds.isdigit() and int(microseconds) > 0:
@@ -43,7 +44,6 @@ class Notifier:
     def _send(self, message: str) -> None:
         if self._socket is None:
             return
-        try:
+        # A manager that does not listen will notice by itself; the node's packets matter more.
+        with contextlib.suppress(OSError):
             self._socket.sendto(message.encode(), socket.MSG_DONTWAIT, self._address)
-        except OSError:
-            pass  # The manager will notice by itself; the node's packets matter more.

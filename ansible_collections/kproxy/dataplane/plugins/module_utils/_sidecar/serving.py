@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Any, Callable, Coroutine, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Callable, TypeVar
 
 Result = TypeVar("Result")
 

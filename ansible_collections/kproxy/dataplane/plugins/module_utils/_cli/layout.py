@@ -1,0 +1,191 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Answers laid out for people: aligned columns, short sentences. Pure: documents in, lines out."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Document = Mapping[str, Any]
+
+
+def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return rows under a header, each column as wide as its widest cell."""
+    cells = [list(header), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[index]) for row in cells) for index in range(len(header))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
+
+
+def services(documents: Sequence[Document]) -> list[str]:
+    """Lay out frontends."""
+    if not documents:
+        return ["no Service has a frontend on this node"]
+    return columns(
+        ("SERVICE", "PORT", "KIND", "FRONTEND", "ENDPOINTS", "LOCAL", "OUTSIDERS", "PODS", "NODE"),
+        (
+            (
+                one["service"],
+                one["port"] or "-",
+                one["kind"],
+                frontend(one),
+                one["endpoints"],
+                one["localEndpoints"],
+                target(one["outsiders"]),
+                target(one["pods"]),
+                target(one["node"]),
+            )
+            for one in documents
+        ),
+    )
+
+
+def backends(documents: Sequence[Document]) -> list[str]:
+    """Lay out endpoints."""
+    if not documents:
+        return ["no endpoint can be reached from this node"]
+    return columns(
+        ("SERVICE", "PORT", "PROTOCOL", "ENDPOINT", "HERE", "SETS"),
+        (
+            (
+                one["service"],
+                one["port"] or "-",
+                one["protocol"],
+                one["endpoint"],
+                "yes" if one["local"] else "no",
+                ",".join(one["sets"]),
+            )
+            for one in documents
+        ),
+    )
+
+
+def show(document: Document) -> list[str]:
+    """Lay out one Service."""
+    lines = [
+        f"Service {document['namespace']}/{document['name']}",
+        f"  internalTrafficPolicy {document['internalTrafficPolicy']}, "
+        f"externalTrafficPolicy {document['externalTrafficPolicy']}"
+        + (f", health check port {document['healthCheckNodePort']}" if document["healthCheckNodePort"] else ""),
+        f"  EndpointSlices: {', '.join(document['endpointSlices']) or 'none'}",
+        "",
+        *services(document["frontends"]),
+    ]
+    for one in document["frontends"]:
+        if "sourceRanges" in one:
+            lines.append(f"  {frontend(one)} may be dialled from {', '.join(one['sourceRanges'])} only")
+        if one["affinitySeconds"]:
+            lines.append(f"  {frontend(one)} keeps a client on its endpoint for {one['affinitySeconds']} s")
+        if "loopback" in one:
+            lines.append(f"  {frontend(one)} on loopback: {one['loopback']}")
+    lines += ["", *backends(document["backends"])]
+    if document["notes"]:
+        lines += ["", "Notes:", *(f"  {note}" for note in document["notes"])]
+    return lines
+
+
+def trace(document: Document) -> list[str]:
+    """Lay out what happens to one packet."""
+    lines = [f"{document['verdict']}: {document['reason']}"]
+    if document["frontend"]:
+        lines.append(f"frontend {document['frontend']} of {document['service']}")
+    for one in document["endpoints"]:
+        remarks = (" (on this node)" if one["local"] else "") + (", masqueraded" if one["masqueraded"] else "")
+        lines.append(f"  -> {one['address']}{remarks}")
+    return lines
+
+
+def history(documents: Sequence[Document]) -> list[str]:
+    """Lay out the change journal, oldest first."""
+    if not documents:
+        return ["no change has been recorded"]
+    return columns(
+        ("TIME", "GENERATION", "ACTION", "ADDED", "REMOVED", "MS", "CAUSE"),
+        (
+            (
+                timestamp(one["time"]),
+                one["generation"],
+                one["action"],
+                one.get("added", 0),
+                one.get("removed", 0),
+                f"{one['seconds'] * 1000:.1f}",
+                one.get("error") or causes(one),
+            )
+            for one in documents
+        ),
+    )
+
+
+def verify(document: Document) -> list[str]:
+    """Lay out how the kernel compares with what should be there."""
+    if document["error"]:
+        return [f"the kernel could not be brought in step: {document['error']}"]
+    if document["agrees"]:
+        return [f"the kernel holds exactly generation {document['generation']} ({document['seconds'] * 1000:.1f} ms)"]
+    return ["the kernel differed and was repaired:", *(f"  {one}" for one in document["differences"])]
+
+
+def status(document: Document) -> list[str]:
+    """Lay out the daemon's state: the verdict first, then figures, then everything that needs attention."""
+    lines = [
+        f"{'in step' if document['inStep'] else 'NOT in step'} at generation {document['generation']}"
+        f" ({document['mode']}, node {document['node']})",
+        "",
+    ]
+    facts = [
+        ("source", document["source"]),
+        ("running since", timestamp(document["startedAt"])),
+        ("last commit", timestamp(document["lastCommitAt"]) if document["lastCommitAt"] else "none yet"),
+        ("services", document["objects"]["Service"]),
+        ("endpoint slices", document["objects"]["EndpointSlice"]),
+        ("frontends", ", ".join(f"{family} {count}" for family, count in document["frontends"].items())),
+        ("healthy", "yes" if document["healthy"] else "NO: an update has waited for twice the sync period"),
+        (
+            "node eligible",
+            {True: "yes", False: "NO", None: "unknown: its Node object was not seen"}[document["nodeEligible"]],
+        ),
+        ("foreign changes repaired", document["foreignRepairs"]),
+        ("resident memory", f"{document['residentBytes'] / 1048576:.0f} MiB"),
+        ("version", document["version"]),
+    ]
+    width = max(len(name) for name, _value in facts)
+    lines += [f"  {name.ljust(width)}  {value}" for name, value in facts]
+    attention = [
+        *(f"waiting for the first list of {kind}" for kind in document["waitingFor"]),
+        *([f"commit failed {document['failing']} times: {document['lastError']}"] if document["failing"] else []),
+        *(f"{one['kind']}: {one['detail']}" for one in document["sources"] if one["detail"]),
+        *(f"refused: {one}" for one in document["refused"]),
+        *document["conflicts"],
+        *document["problems"],
+    ]
+    if attention:
+        lines += ["", "Needs attention:", *(f"  {one}" for one in attention)]
+    return lines
+
+
+def frontend(document: Document) -> str:
+    """Return the address of a frontend as people write it."""
+    address, port = document["address"], document["portNumber"]
+    where = f"node:{port}" if not address else f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    suffix = "" if address else f" ({document['family']})"
+    return f"{where}/{document['protocol']}{suffix}"
+
+
+def target(document: Document) -> str:
+    """Return what happens to one kind of client, in a few characters."""
+    if document["verdict"] != "dnat":
+        return str(document["verdict"])
+    return f"{document['endpointSet']}({document['endpoints']}){'+masq' if document['masquerade'] else ''}"
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time in UTC to the second."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def causes(document: Document) -> str:
+    """Return the causes of one commit, the first few by name."""
+    named = list(document.get("causes", ()))
+    more = len(named[3:]) + int(document.get("more_causes", 0))
+    return ", ".join(named[:3]) + (f" and {more} more" if more else "")

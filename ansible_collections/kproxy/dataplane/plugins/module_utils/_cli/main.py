@@ -1,0 +1,166 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""kproxyctl: what the node's service proxy does, and why.
+
+Exit codes: 0 all is well; 1 the answer is bad news (not in step, a trace that ends in drop or reject, unknown Service);
+2 wrong usage; 3 kproxyd does not answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._cli import exit_codes, layout
+from ansible_collections.kproxy.dataplane.plugins.module_utils._cli.client import DaemonDown, Refused, ask
+
+SOCKET = "/run/kproxy/kproxyd.sock"
+TABLES = (("ip", "kproxy"), ("ip6", "kproxy"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except DaemonDown as error:
+        print(f"kproxyctl: {error}", file=sys.stderr)
+        return exit_codes.NO_DAEMON
+    except Refused as error:
+        print(f"kproxyctl: {error}", file=sys.stderr)
+        return exit_codes.PROBLEM
+    except BrokenPipeError:
+        return exit_codes.OK
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kproxyctl",
+        description="Show what this node's service proxy does, and why.",
+        epilog="Exit codes: 0 well, 1 bad news (not in step, dropped, unknown), 2 usage, 3 kproxyd does not answer.",
+    )
+    parser.add_argument("--socket", default=SOCKET, help="kproxyd's socket (default: %(default)s)")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        one = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        one.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+        one.set_defaults(run=run)
+        return one
+
+    command("status", _status, "whether the kernel is in step with the API server, and what needs attention")
+    command("services", _services, "every address a client can dial here, and what happens then").add_argument(
+        "-n", "--namespace", default="", help="only Services of this namespace"
+    )
+    command("backends", _backends, "every endpoint that can be reached from here").add_argument(
+        "service", nargs="?", default="", metavar="[NAMESPACE/]SERVICE"
+    )
+    command("show", _show, "all about one Service, or without a name the tables in the kernel").add_argument(
+        "service", nargs="?", default="", metavar="[NAMESPACE/]SERVICE"
+    )
+    trace = command("trace", _trace, "what happens to one new connection, without sending it")
+    trace.add_argument("--from", dest="source", required=True, metavar="ADDRESS", help="where it comes from")
+    trace.add_argument("--to", dest="destination", required=True, metavar="ADDRESS", help="what it dials")
+    trace.add_argument("--port", type=int, default=0, help="the port it dials")
+    trace.add_argument("--protocol", default="TCP", help="TCP, UDP, SCTP or ICMP (default: TCP)")
+    trace.add_argument("--interface", default="", help="where it enters this node; none if this node sends it")
+    command("history", _history, "the latest commits with their causes").add_argument(
+        "--last", type=int, default=20, metavar="N", help="how many (default: 20)"
+    )
+    command("verify", _verify, "read the kernel back now, compare it with what should be there and repair it")
+    return parser
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    document = ask(arguments.socket, "status")
+    _print(arguments, document, layout.status)
+    return exit_codes.OK if document["inStep"] and document["healthy"] else exit_codes.PROBLEM
+
+
+def _services(arguments: argparse.Namespace) -> int:
+    _print(arguments, ask(arguments.socket, "services", namespace=arguments.namespace), layout.services)
+    return exit_codes.OK
+
+
+def _backends(arguments: argparse.Namespace) -> int:
+    namespace, service = _split(arguments.service)
+    _print(arguments, ask(arguments.socket, "backends", namespace=namespace, service=service), layout.backends)
+    return exit_codes.OK
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    if not arguments.service:
+        return _show_kernel(arguments)
+    namespace, service = _split(arguments.service)
+    try:
+        document = ask(arguments.socket, "show", namespace=namespace, service=service)
+    except DaemonDown as error:
+        print(f"kproxyctl: {error}\nThese are the tables in the kernel:", file=sys.stderr)
+        _show_kernel(arguments)
+        return exit_codes.NO_DAEMON
+    _print(arguments, document, layout.show)
+    return exit_codes.OK
+
+
+def _show_kernel(arguments: argparse.Namespace) -> int:
+    """Print our tables as nft lists them; needs no daemon."""
+    flags = ["--json"] if arguments.output == "json" else []
+    found = False
+    for family, table in TABLES:
+        listing = subprocess.run(
+            ["nft", *flags, "list", "table", family, table], capture_output=True, text=True, check=False
+        )
+        if listing.returncode == 0:
+            found = True
+            print(listing.stdout, end="")
+    if not found:
+        print("kproxyctl: the kernel holds no table of ours: nothing is programmed", file=sys.stderr)
+    return exit_codes.OK if found else exit_codes.PROBLEM
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    document = ask(
+        arguments.socket,
+        "trace",
+        port=arguments.port,
+        protocol=arguments.protocol,
+        interface=arguments.interface,
+        **{"from": arguments.source, "to": arguments.destination},
+    )
+    _print(arguments, document, layout.trace)
+    return exit_codes.PROBLEM if document["verdict"] in ("drop", "reject") else exit_codes.OK
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    _print(arguments, ask(arguments.socket, "history", last=arguments.last), layout.history)
+    return exit_codes.OK
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    document = ask(arguments.socket, "verify")
+    _print(arguments, document, layout.verify)
+    return exit_codes.OK if document["agrees"] else exit_codes.PROBLEM
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return namespace and name; a bare name is of namespace default, as with kubectl."""
+    if not name:
+        return "", ""
+    namespace, slash, service = name.partition("/")
+    return (namespace, service) if slash else ("default", namespace)
+
+
+def _print(arguments: argparse.Namespace, document: Any, lay_out: Callable[[Any], list[str]]) -> None:
+    if arguments.output == "json":
+        print(json.dumps(document, indent=2))
+    else:
+        print("\n".join(lay_out(document)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

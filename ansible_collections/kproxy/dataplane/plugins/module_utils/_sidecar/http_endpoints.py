@@ -1,0 +1,106 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's own HTTP endpoints: health on 10256 for load balancers, metrics on 127.0.0.1:10249 for operators.
+
+A port that is taken (kube-proxy still runs?) is reported and tried again; packets are served meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.acceptor import Acceptor, listening_socket
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.http_server import Respond, plain, serve
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.metrics import Metrics
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.proxy_health import (
+    JSON_HEADERS,
+    HttpAnswer,
+    ProxyState,
+    healthz,
+    livez,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.settings import BindAddress
+
+LOG = logging.getLogger("kproxyd.http")
+RETRY_SECONDS = 5.0
+
+
+def health_routes(state: Callable[[], ProxyState], metrics: Metrics) -> Respond:
+    """Return what answers on the health port."""
+
+    def respond(path: str) -> HttpAnswer:
+        if path == "/healthz":
+            answer = healthz(state())
+            metrics.healthz.labels(code=str(answer.status)).inc()
+            return answer
+        if path == "/livez":
+            answer = livez(state())
+            metrics.livez.labels(code=str(answer.status)).inc()
+            return answer
+        return plain(404, "only /healthz and /livez\n")
+
+    return respond
+
+
+def metrics_routes(metrics: Metrics, before_scrape: Callable[[], None], mode: str, config: object) -> Respond:
+    """Return what answers on the metrics port. config is shown on /configz and must hold no secret."""
+    configz = json.dumps({"kubeproxy.config.k8s.io": config}, default=str).encode()
+
+    def metrics_page() -> HttpAnswer:
+        before_scrape()
+        return metrics.exposition()
+
+    pages: Mapping[str, Callable[[], HttpAnswer]] = {
+        "/metrics": metrics_page,
+        "/healthz": lambda: plain(200, "ok"),
+        "/proxyMode": lambda: plain(200, mode),
+        "/configz": lambda: HttpAnswer(200, JSON_HEADERS, configz),
+    }
+
+    def respond(path: str) -> HttpAnswer:
+        page = pages.get(path)
+        return page() if page is not None else plain(404, f"only {', '.join(pages)}\n")
+
+    return respond
+
+
+class HttpEndpoint:
+    """One port of the daemon. Every method runs on the serving loop."""
+
+    def __init__(self, name: str, bind: BindAddress, respond: Respond) -> None:
+        """Take what it is called in messages, where it listens and what answers."""
+        self._name = name
+        self._bind = bind
+        self._respond = respond
+        self._acceptor: Acceptor | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self.failure = ""
+
+    def open(self, hard_fail: bool) -> None:
+        """Listen now, or keep trying. Raises OSError instead if it is to fail hard."""
+        address = "" if self._bind.address in ("0.0.0.0", "::") else self._bind.address
+        try:
+            listener = listening_socket(self._bind.family, address, self._bind.port)
+        except OSError as error:
+            if hard_fail:
+                raise
+            if not self.failure:
+                LOG.warning(
+                    "the %s endpoint cannot listen on %s: %s; trying again every %.0f s. Is kube-proxy still running?",
+                    self._name, self._bind, error.strerror, RETRY_SECONDS,
+                )  # fmt: skip
+            self.failure = f"the {self._name} endpoint cannot listen on {self._bind}: {error.strerror}"
+            self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self.open, False)
+            return
+        self.failure = ""
+        self._acceptor = serve(listener, self._respond)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._acceptor is not None:
+            self._acceptor.close()

@@ -1,0 +1,224 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Tells the rest of the world what the sync loop does: metrics, health, the journal, the log.
+
+Runs on the loop's thread. What the serving thread reads (proxy_state) is replaced whole, never changed in place.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import Facts, Outcome
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import SourceState
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.journal import Entry, Journal
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.logfmt import fields
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.metrics import Metrics
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.proxy_health import NodeEligibility, ProxyState
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sync_loop import (
+    ASKED,
+    EVENTS,
+    FOREIGN,
+    PERIODIC,
+    Attempt,
+    Pending,
+)
+
+LOG = logging.getLogger("kproxyd.sync")
+AUDITS = (FOREIGN, PERIODIC, ASKED)
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)")
+
+
+class Reporter:
+    """The observer of the sync loop."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        journal: Journal,
+        sync_period: float,
+        families: tuple[int, ...],
+        in_step: Callable[[], None],
+    ) -> None:
+        """Take where to report; in_step is called once, after the first commit."""
+        self._metrics = metrics
+        self._journal = journal
+        self._families = tuple(f"IPv{family}" for family in families)
+        self._sync_period = sync_period
+        self._in_step = in_step
+        self._seen_changes: dict[str, int] = {}
+        self._pending_since: Mapping[str, float] = {}
+        self._last_updated: Mapping[str, float] = {}
+        self._node = NodeEligibility()
+        self.sources: dict[str, SourceState] = {}
+        self.generation = 0
+        self.last_commit_at = 0.0
+        self.last_error = ""
+        self.foreign_repairs = 0
+
+    def proxy_state(self) -> ProxyState:
+        """Return what /healthz and /livez depend on, as of now. Safe to call from any thread."""
+        return ProxyState(
+            time.time(), self._sync_period, self._node, self._pending_since, self._last_updated, self._families
+        )
+
+    def show_facts(self, facts: Facts) -> None:
+        """Take the facts of the state in force."""
+        if facts.node_eligible is not None:
+            self._node = NodeEligibility(known=True, being_deleted=not facts.node_eligible)
+        for (policy, family), count in facts.no_local_endpoints.items():
+            self._metrics.no_local_endpoints.labels(traffic_policy=policy, ip_family=f"IPv{family}").set(count)
+        for family, count in facts.frontends.items():
+            self._metrics.frontends.labels(ip_family=f"IPv{family}").set(count)
+
+    def queued(self, pending: Pending) -> None:
+        """Count arrivals and remember since when each family waits."""
+        for kind, counter, gauge in (
+            ("EndpointSlice", self._metrics.endpoint_changes, self._metrics.endpoint_changes_pending),
+            ("Service", self._metrics.service_changes, self._metrics.service_changes_pending),
+        ):
+            count = pending.changes.get(kind, 0)
+            counter.inc(max(0, count - self._seen_changes.get(kind, 0)))
+            gauge.set(count)
+        self._seen_changes = dict(pending.changes)
+        ahead = time.time() - time.monotonic()
+        self._pending_since = {f"IPv{family}": since + ahead for family, since in pending.families.items()}
+        for family in self._pending_since:
+            self._metrics.last_queued.labels(ip_family=family).set_to_current_time()
+
+    def attempted(self, attempt: Attempt) -> None:
+        """Report one commit, in every place that shows it."""
+        self._measure(attempt)
+        if attempt.outcome is None:
+            self._failed(attempt)
+        else:
+            self._succeeded(attempt, attempt.outcome)
+
+    def refused(self, refusal: Refusal) -> None:
+        """Log an object that cannot be used."""
+        LOG.warning("refused: %s; everything else goes on, its last good version stays in force", refusal)
+
+    def source_changed(self, state: SourceState) -> None:
+        """Log and count a connection that came or went."""
+        previous = self.sources.get(state.kind)
+        self.sources[state.kind] = state
+        self._metrics.source_connected.labels(kind=state.kind).set(int(state.connected))
+        if state.detail:
+            self._metrics.source_failures.labels(kind=state.kind).inc()
+        if previous is None or previous[1:] != state[1:]:
+            level = logging.WARNING if state.detail else logging.INFO
+            LOG.log(
+                level,
+                "source %s",
+                fields(kind=state.kind, connected=state.connected, server=state.server, detail=state.detail),
+            )
+
+    def in_step(self) -> None:
+        """Pass on that the first commit succeeded."""
+        self._in_step()
+
+    def _measure(self, attempt: Attempt) -> None:
+        kind = self._metrics.full_sync_seconds if attempt.full else self._metrics.partial_sync_seconds
+        for family in self._families:
+            self._metrics.sync_seconds.labels(ip_family=family).observe(attempt.seconds)
+            kind.labels(ip_family=family).observe(attempt.seconds)
+        if attempt.reason in AUDITS:
+            self._metrics.audits.inc()
+
+    def _failed(self, attempt: Attempt) -> None:
+        for family in self._families:
+            self._metrics.sync_failures.labels(ip_family=family).inc()
+        if attempt.error != self.last_error:
+            LOG.error("commit failed: %s; the last good state is in force", attempt.error)
+        LOG.warning("%s", fields(action="failed", reason=attempt.reason, retry_in=f"{attempt.retry_in:.1f}s"))
+        self.last_error = attempt.error
+        self._record("failed", attempt, Outcome(self.generation))
+
+    def _succeeded(self, attempt: Attempt, outcome: Outcome) -> None:
+        now = time.time()
+        self.generation = outcome.generation
+        self.last_error = ""
+        self._pending_since = {}
+        self._last_updated = dict.fromkeys(self._families, now)
+        self._seen_changes = {}
+        self._metrics.generation.set(outcome.generation)
+        self._metrics.endpoint_changes_pending.set(0)
+        self._metrics.service_changes_pending.set(0)
+        for family in self._families:
+            self._metrics.last_sync.labels(ip_family=family).set(now)
+        for received in attempt.pending.received:
+            self._metrics.event_to_commit_seconds.observe(time.monotonic() - received)
+        for family_number, text in attempt.pending.triggers:
+            happened = parse_time(text)
+            if happened is not None:
+                seconds = max(0.0, now - happened)
+                self._metrics.network_programming_seconds.labels(ip_family=f"IPv{family_number}").observe(seconds)
+        for family_number, seconds in outcome.conntrack_seconds.items():
+            self._metrics.conntrack_seconds.labels(ip_family=f"IPv{family_number}").observe(seconds)
+        for family_number, count in outcome.conntrack_deleted.items():
+            self._metrics.conntrack_deleted.labels(ip_family=f"IPv{family_number}").inc(count)
+        if outcome.altered and attempt.reason in AUDITS:
+            self.foreign_repairs += 1
+            self._metrics.foreign_repairs.inc()
+            LOG.warning(
+                "something else altered our tables (%s); repaired %s",
+                "; ".join(outcome.altered),
+                fields(generation=outcome.generation, added=outcome.added, removed=outcome.removed),
+            )
+            self._record("repair", attempt, outcome)
+        elif outcome.wrote:
+            self._record("sync" if attempt.reason == EVENTS else attempt.reason, attempt, outcome)
+            LOG.info("commit %s", fields(**_summary(attempt, outcome)))
+        else:
+            LOG.debug("nothing to write %s", fields(**_summary(attempt, outcome)))
+        if outcome.wrote:
+            self.last_commit_at = now
+            self._metrics.commit_elements.observe(outcome.added + outcome.removed)
+
+    def _record(self, action: str, attempt: Attempt, outcome: Outcome) -> None:
+        causes = tuple(outcome.altered) if action == "repair" else tuple(attempt.pending.causes)
+        self._journal.append(
+            Entry(
+                time.time(),
+                action,
+                outcome.generation,
+                attempt.seconds,
+                outcome.added,
+                outcome.removed,
+                causes,
+                attempt.pending.more_causes,
+                attempt.error,
+            )  # fmt: skip
+        )
+
+
+def parse_time(text: str) -> float | None:
+    """Return seconds since the epoch of an RFC 3339 time, or None for something else."""
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        return None
+    whole, fraction, zone = match.groups()
+    try:
+        moment = datetime.datetime.fromisoformat(whole + ("+00:00" if zone == "Z" else zone))
+    except ValueError:
+        return None
+    return moment.timestamp() + float(fraction or 0)
+
+
+def _summary(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
+    causes = attempt.pending.causes[:3]
+    more = len(attempt.pending.causes) - len(causes) + attempt.pending.more_causes
+    return {
+        "generation": outcome.generation,
+        "reason": attempt.reason,
+        "added": outcome.added,
+        "removed": outcome.removed,
+        "ms": f"{attempt.seconds * 1000:.2f}",
+        "cause": ", ".join(causes) + (f" and {more} more" if more else ""),
+    }

@@ -1,0 +1,313 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""When to commit: events in, syncs and audits out, at the right moment.
+
+An event is committed at once when nothing is running; events that arrive during a commit gather and go together with
+the next. Nothing is committed before every first list is complete, so that a restart never removes what it has not
+heard of yet. Changes stay queued until a commit succeeded; after a failure the next commit is a full one that reads the
+kernel back, retried with growing pauses and without waiting for an event.
+
+No threads, no files, no sockets: the caller waits until deadline() and calls step().
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import (
+    ApiObject,
+    Change,
+    Delete,
+    Upsert,
+    kind_of,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import (
+    CommitFailed,
+    Dataplane,
+    Outcome,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import (
+    KINDS,
+    Deleted,
+    Event,
+    Refused,
+    Replaced,
+    SourceState,
+    Upserted,
+)
+
+FIRST_RETRY_SECONDS = 0.1
+LAST_RETRY_SECONDS = 30.0
+# A foreign tool often works in several transactions; look when it has paused, but never later than the second figure.
+FOREIGN_QUIET_SECONDS = 0.05
+FOREIGN_LIMIT_SECONDS = 0.5
+# Names kept per pending commit for the journal and the log; the rest is counted.
+MAX_CAUSES = 20
+
+START = "start"
+EVENTS = "events"
+RETRY = "retry"
+FOREIGN = "foreign change"
+PERIODIC = "periodic audit"
+ASKED = "verify"
+
+Identity = tuple[str, str, str]
+
+
+class Pending(NamedTuple):
+    """What waits for the next successful commit. Times are those of the loop's clock.
+
+    families: 4 and 6 where a change of that family waits, with the time of the oldest one.
+    triggers: (family, RFC 3339 time) of the pod or Service changes behind the waiting slices.
+    """
+
+    changes: dict[str, int]
+    families: dict[int, float]
+    received: list[float]
+    triggers: list[tuple[int, str]]
+    causes: list[str]
+    more_causes: int = 0
+
+    @classmethod
+    def nothing(cls) -> Pending:
+        """Return an empty value of its own."""
+        return cls({}, {}, [], [], [])
+
+
+class Attempt(NamedTuple):
+    """One sync or audit that was tried: why, what it was to carry, and how it ended (error "" is success)."""
+
+    reason: str
+    full: bool
+    pending: Pending
+    seconds: float
+    outcome: Outcome | None
+    error: str
+    retry_in: float = 0.0
+
+
+class Observer(Protocol):
+    """Whoever wants to know: metrics, health, journal, log."""
+
+    def queued(self, pending: Pending) -> None:
+        """Changes arrived and wait."""
+
+    def attempted(self, attempt: Attempt) -> None:
+        """A commit was tried."""
+
+    def refused(self, refusal: Refusal) -> None:
+        """An object cannot be used."""
+
+    def source_changed(self, state: SourceState) -> None:
+        """A list or watch began to work or failed."""
+
+    def in_step(self) -> None:
+        """The first commit after the complete first lists succeeded."""
+
+
+class SyncLoop:
+    """The state between events and commits."""
+
+    def __init__(
+        self,
+        dataplane: Dataplane,
+        observer: Observer,
+        min_sync_period: float = 0.0,
+        audit_period: float = 300.0,
+        families: tuple[int, ...] = (4, 6),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the engine, who listens, and the periods in seconds."""
+        self._dataplane = dataplane
+        self._observer = observer
+        self._min_sync_period = min_sync_period
+        self._audit_period = audit_period
+        self._families = families
+        self._clock = clock
+        self._known: dict[str, set[tuple[str, str]]] = {kind: set() for kind in KINDS}
+        self._unlisted = set(KINDS)
+        self._started = False
+        self._pending = Pending.nothing()
+        self._dirty = False
+        self._failures = 0
+        self._retry_at = 0.0
+        self._last_attempt = float("-inf")
+        self._audit_at = float("inf")
+        self._foreign_since: float | None = None
+        self._foreign_last = 0.0
+        self.refusals: dict[Identity, str] = {}
+
+    @property
+    def waiting_for(self) -> tuple[str, ...]:
+        """Return the kinds whose first list has not arrived."""
+        return tuple(kind for kind in KINDS if kind in self._unlisted)
+
+    @property
+    def started(self) -> bool:
+        """Return whether the first commit succeeded."""
+        return self._started
+
+    @property
+    def failing(self) -> int:
+        """Return how many attempts in a row have failed."""
+        return self._failures
+
+    def known(self, kind: str) -> int:
+        """Return how many objects of a kind there are."""
+        return len(self._known[kind])
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Queue events; step() commits them."""
+        changes: list[Change] = []
+        for event in events:
+            if isinstance(event, Upserted):
+                self._upsert(event.obj, event.received, changes)
+            elif isinstance(event, Deleted):
+                self._delete((event.kind, event.namespace, event.name), event.received, changes)
+            elif isinstance(event, Replaced):
+                self._replace(event, changes)
+            elif isinstance(event, Refused):
+                self._refuse(event.refusal)
+            else:
+                self._observer.source_changed(event)
+        if changes:
+            self._dirty = True
+            self._dataplane.apply(changes)
+            self._observer.queued(self._pending)
+
+    def foreign_change(self) -> None:
+        """Note that something else changed the ruleset; an audit follows shortly."""
+        now = self._clock()
+        if self._foreign_since is None:
+            self._foreign_since = now
+        self._foreign_last = now
+
+    def deadline(self) -> float | None:
+        """Return the clock time at which step() has something to do; None is "only after an event"."""
+        if self._unlisted:
+            return None
+        if self._failures:
+            return self._retry_at
+        times = [self._audit_at] if self._started else [float("-inf")]
+        if self._dirty:
+            times.append(self._last_attempt + self._min_sync_period)
+        if self._foreign_since is not None:
+            times.append(self._foreign_due())
+        return min(times)
+
+    def step(self) -> bool:
+        """Run what is due; returns whether a commit was tried."""
+        due = self.deadline()
+        now = self._clock()
+        if due is None or now < due:
+            return False
+        if self._failures:
+            self._attempt(RETRY, full=True)
+        elif not self._started:
+            self._attempt(START, full=True)
+        elif self._foreign_since is not None and now >= self._foreign_due():
+            self._attempt(FOREIGN, full=True)
+        elif now >= self._audit_at:
+            self._attempt(PERIODIC, full=True)
+        else:
+            self._attempt(EVENTS, full=False)
+        return True
+
+    def audit_now(self) -> Attempt | None:
+        """Audit because somebody asks, and return how it went; None before the first lists are complete."""
+        return None if self._unlisted else self._attempt(ASKED, full=True)
+
+    def _foreign_due(self) -> float:
+        since = self._foreign_since if self._foreign_since is not None else 0.0
+        return min(self._foreign_last + FOREIGN_QUIET_SECONDS, since + FOREIGN_LIMIT_SECONDS)
+
+    def _attempt(self, reason: str, full: bool) -> Attempt:
+        begin = self._clock()
+        try:
+            outcome = self._dataplane.audit() if full else self._dataplane.sync()
+        except CommitFailed as error:
+            end = self._clock()
+            self._failures += 1
+            pause = min(FIRST_RETRY_SECONDS * 2 ** min(self._failures - 1, 16), LAST_RETRY_SECONDS)
+            self._retry_at = end + pause
+            self._last_attempt = end
+            attempt = Attempt(reason, full, self._pending, end - begin, None, str(error), pause)
+            self._observer.attempted(attempt)
+            return attempt
+        end = self._clock()
+        pending, self._pending = self._pending, Pending.nothing()
+        first = not self._started
+        self._started = True
+        self._dirty = False
+        self._failures = 0
+        self._last_attempt = end
+        if full:
+            self._foreign_since = None
+            self._audit_at = end + self._audit_period
+        attempt = Attempt(reason, full, pending, end - begin, outcome, "")
+        self._observer.attempted(attempt)
+        if first:
+            self._observer.in_step()
+        return attempt
+
+    def _upsert(self, obj: ApiObject, received: float, changes: list[Change]) -> None:
+        kind = kind_of(obj)
+        namespace = getattr(obj, "namespace", "")
+        self._known[kind].add((namespace, obj.name))
+        self.refusals.pop((kind, namespace, obj.name), None)
+        changes.append(Upsert(obj))
+        families = (obj.family,) if isinstance(obj, EndpointSlice) and obj.family else self._families
+        self._note(kind, families, received, f"{kind} {_path(namespace, obj.name)}")
+        if isinstance(obj, EndpointSlice) and obj.trigger_time and self._started:
+            self._pending.triggers.append((obj.family, obj.trigger_time))
+
+    def _delete(self, identity: Identity, received: float, changes: list[Change]) -> None:
+        kind, namespace, name = identity
+        self.refusals.pop(identity, None)
+        if (namespace, name) not in self._known[kind]:
+            return
+        self._known[kind].discard((namespace, name))
+        changes.append(Delete(kind, namespace, name))
+        self._note(kind, self._families, received, f"{kind} {_path(namespace, name)} deleted")
+
+    def _replace(self, event: Replaced, changes: list[Change]) -> None:
+        now = self._clock()
+        kept = {(refusal.namespace, refusal.name) for refusal in event.refusals}
+        present = {(getattr(obj, "namespace", ""), obj.name) for obj in event.objects} | kept
+        for namespace, name in self._known[event.kind] - present:
+            self._delete((event.kind, namespace, name), now, changes)
+        for identity in [one for one in self.refusals if one[0] == event.kind and one[1:] not in kept]:
+            del self.refusals[identity]
+        for obj in event.objects:
+            self._upsert(obj, now, changes)
+        for refusal in event.refusals:
+            self._refuse(refusal)
+        self._unlisted.discard(event.kind)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        identity = (refusal.kind, refusal.namespace, refusal.name)
+        if self.refusals.get(identity) != refusal.reason:
+            self.refusals[identity] = refusal.reason
+            self._observer.refused(refusal)
+
+    def _note(self, kind: str, families: tuple[int, ...], received: float, cause: str) -> None:
+        self._pending.changes[kind] = self._pending.changes.get(kind, 0) + 1
+        for family in families:
+            self._pending.families.setdefault(family, received)
+        if self._started:
+            self._pending.received.append(received)
+        self._note_cause(cause)
+
+    def _note_cause(self, cause: str) -> None:
+        if len(self._pending.causes) < MAX_CAUSES:
+            self._pending.causes.append(cause)
+        else:
+            self._pending = self._pending._replace(more_causes=self._pending.more_causes + 1)
+
+
+def _path(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}" if namespace else name
