@@ -186,7 +186,7 @@ def slice_endpoints(manifests: Iterable[Manifest]) -> Iterator[tuple[SocketAddre
 
 def load(paths: Sequence[Path]) -> list[Case]:
     """Read the cases of files and of all *.yaml and *.yml in folders, in order."""
-    cases = []
+    cases: list[Case] = []
     for path in paths:
         if path.is_dir():
             files = sorted(file for file in path.iterdir() if file.suffix in (".yaml", ".yml"))
@@ -278,9 +278,7 @@ def _probe(raw: Mapping[str, Any]) -> Probe:
             verdict=expect["verdict"],
             endpoints=endpoints,
             masquerade=masquerade,
-            groups=tuple(
-                tuple(SocketAddress.parse(text) for text in group) for group in expect.get("one_of") or ()
-            ),
+            groups=tuple(tuple(SocketAddress.parse(text) for text in group) for group in expect.get("one_of") or ()),
             affinity_seconds=(expect.get("affinity") or {}).get("timeout_seconds"),
             same_as=expect.get("same_as"),
             independent_of=expect.get("independent_of"),

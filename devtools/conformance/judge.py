@@ -153,9 +153,9 @@ def _judge_pins(
         # A single client may get the same endpoint by chance; two dozen may not.
         if len(common) >= 8 and all(now[client] == before[client] for client in common):
             problems.append(f"got the endpoint of {expect.independent_of} for all clients, wanted a free choice")
-    wrong_timeouts = {
-        one.affinity_seconds for one in seen if one.affinity_seconds is not None
-    } - {expect.affinity_seconds}
+    wrong_timeouts = {one.affinity_seconds for one in seen if one.affinity_seconds is not None} - {
+        expect.affinity_seconds
+    }
     if expect.affinity_seconds is not None and wrong_timeouts:
         problems.append(f"got a pin of {wrong_timeouts} seconds, wanted {expect.affinity_seconds}")
     return problems
@@ -167,5 +167,3 @@ def _join(addresses: Collection[SocketAddress]) -> str:
 
 def _groups(groups: Sequence[Sequence[SocketAddress]]) -> str:
     return " | ".join(_join(group) for group in groups)
-
-

@@ -37,7 +37,7 @@ class ModelSystem:
         self._case = case
         self._api = ApiState(case)
         self._table = ServiceTable(ProxyConfig.from_mapping(settings(case)))
-        self._local = {parse_address(ip) for ip in case.node.addresses} | {parse_address("127.0.0.1"), parse_address("::1")}
+        self._local = {parse_address(ip) for ip in (*case.node.addresses, "127.0.0.1", "::1")}
         self._now = 0.0
         self._pins: dict[tuple[ServicePortName, int, str], _Pin] = {}
         # Seeded: a model must not have good and bad days.
@@ -90,20 +90,16 @@ class ModelSystem:
         choices = {SocketAddress(format_address(ep.ip), ep.port): ep for ep in outcome.endpoints}
         pin_key = (frontend.service_port, frontend.key.family, client.ip)
         pin = self._pins.get(pin_key)
-        held = bool(frontend.affinity_seconds and pin and pin.until > self._now and pin.endpoint in choices)
-        if pin is not None and held:
+        server = self._choices.choice(list(choices))
+        if frontend.affinity_seconds and pin and pin.until > self._now and pin.endpoint in choices:
             server = pin.endpoint
-        else:
-            server = self._choices.choice(list(choices))
         seconds = None
         if frontend.affinity_seconds and outcome.verdict == "dnat":
             seconds = frontend.affinity_seconds
             self._pins[pin_key] = _Pin(server, self._now + seconds)
         masqueraded = choices[server] in outcome.masqueraded
         source = self._case.node.addresses[0] if masqueraded and self._case.node.addresses else client.ip
-        return Observation(
-            ANSWERED, shot.number, server, source, not masqueraded, affinity_seconds=seconds
-        )
+        return Observation(ANSWERED, shot.number, server, source, not masqueraded, affinity_seconds=seconds)
 
     def insert_conntrack(self, entries: Sequence[ConntrackEntry]) -> None:
         raise NotImplementedError

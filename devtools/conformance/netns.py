@@ -10,6 +10,7 @@ import ctypes
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -75,9 +76,8 @@ class NetworkNamespace:
     def sysctl(self, name: str, value: str) -> None:
         """Set a per-namespace sysctl; one that the kernel does not know is left out."""
         with self.entered(), contextlib.suppress(FileNotFoundError):
-            # Opened by path, not through /proc/self: the sysctl tree follows the namespace of the opening thread.
-            with open("/proc/sys/net/" + name.replace(".", "/"), "w", encoding="ascii") as file:
-                file.write(value)
+            # What /proc/sys/net shows follows the namespace of the thread that opens it.
+            Path("/proc/sys/net", *name.split(".")).write_text(value, encoding="ascii")
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -122,5 +122,3 @@ def unserved(case: Case) -> frozenset[tuple[str, int, str]]:
         and probe.to.protocol == "TCP"
         and any(other.expect.verdict == "relay" and other.to == probe.to for other in case.probes)
     )
-
-

@@ -178,5 +178,3 @@ def _wants_more(probe: Probe, got: Sequence[Observation]) -> bool:
     if not set(chosen) <= wanted or len(got) > sum(chosen.values()):
         return False
     return bool(wanted - set(chosen)) and len(got) < MAX_PER_ENDPOINT * len(wanted)
-
-

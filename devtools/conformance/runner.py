@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 
 from devtools.conformance.corpus import Case
 
@@ -56,13 +57,13 @@ def run(cases: Sequence[Case], play: PlayCase, jobs: int) -> Iterator[Result]:
         return
     context = multiprocessing.get_context("fork")
     waiting = list(reversed(cases))
-    running: dict[Connection, tuple[multiprocessing.process.BaseProcess, Case, float]] = {}
+    running: dict[Connection, tuple[BaseProcess, Case, float]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 case = waiting.pop()
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(play, case, theirs))
+                process: BaseProcess = context.Process(target=_child, args=(play, case, theirs))
                 process.start()
                 theirs.close()
                 running[ours] = (process, case, time.monotonic())
@@ -76,9 +77,7 @@ def run(cases: Sequence[Case], play: PlayCase, jobs: int) -> Iterator[Result]:
             process.kill()
 
 
-def _collect(
-    pipe: Connection, process: multiprocessing.process.BaseProcess, case: Case, begin: float, ready: bool
-) -> Result:
+def _collect(pipe: Connection, process: BaseProcess, case: Case, begin: float, ready: bool) -> Result:
     try:
         if ready:
             result: Result = pipe.recv()

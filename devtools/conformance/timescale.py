@@ -76,6 +76,4 @@ def _divide(case: Case, factor: int) -> Case:
             probes=probes,
         )
 
-    return dataclasses.replace(
-        case, start=scope(case.start), steps=tuple(scope(step) for step in case.steps)
-    )
+    return dataclasses.replace(case, start=scope(case.start), steps=tuple(scope(step) for step in case.steps))

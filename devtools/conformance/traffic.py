@@ -15,7 +15,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from devtools.conformance.corpus import Client, Destination, SocketAddress, canonical, family
 from devtools.conformance.netns import NetworkNamespace
@@ -234,8 +234,9 @@ class Traffic:
 
     def _shoot_raw(self, shot: Shot) -> Observation:
         namespace = self._namespace(shot.client)
+        probe: IcmpEcho | SctpInit
         if shot.to.protocol == "ICMP":
-            probe: IcmpEcho | SctpInit = IcmpEcho(namespace, shot.client.ip, shot.to.ip)
+            probe = IcmpEcho(namespace, shot.client.ip, shot.to.ip)
         else:
             probe = SctpInit(namespace, shot.client.ip, shot.to.ip, shot.to.port)
         self._selector.register(probe.socket, selectors.EVENT_READ, probe.receive)
@@ -245,17 +246,25 @@ class Traffic:
             while time.monotonic() < deadline:
                 if probe.error:
                     return _failure(shot, probe.error)
-                if isinstance(probe, IcmpEcho) and probe.answered:
-                    return Observation(ANSWERED, shot.number)
-                for listener in self._sctp.values() if isinstance(probe, SctpInit) else ():
-                    seen = listener.seen.pop(probe.tag, None)
-                    if seen is not None:
-                        kept = seen.source == (probe.source if shot.client.on_node else (shot.client.ip, seen.source[1]))
-                        return Observation(ANSWERED, shot.number, seen.server, seen.source[0], kept)
+                answer = self._echo(probe, shot) if isinstance(probe, IcmpEcho) else self._arrival(probe, shot)
+                if answer is not None:
+                    return answer
                 self._poll(deadline - time.monotonic())
             return Observation(SILENT, shot.number)
         finally:
             self._unregister(probe.socket)
+
+    @staticmethod
+    def _echo(probe: IcmpEcho, shot: Shot) -> Observation | None:
+        return Observation(ANSWERED, shot.number) if probe.answered else None
+
+    def _arrival(self, probe: SctpInit, shot: Shot) -> Observation | None:
+        for listener in self._sctp.values():
+            seen = listener.seen.pop(probe.tag, None)
+            if seen is not None:
+                kept = seen.source[0] == shot.client.ip and (not shot.client.on_node or seen.source == probe.source)
+                return Observation(ANSWERED, shot.number, seen.server, seen.source[0], kept)
+        return None
 
 
 def _banner(server: SocketAddress, peer: Sequence[object]) -> bytes:
