@@ -75,7 +75,6 @@ class _Offsets(NamedTuple):
 
 def _offsets(family: int) -> _Offsets:
     size = 4 if family == 4 else 16
-    source_kind, destination_kind = _IP_ATTRIBUTES[family]
     body = encode_tuple(_TUPLE_ORIGINAL, family, UDP, (bytes(size), 0), (bytes(size), 0), 0)
     source = 4 + 12
     destination = source + size + 4
@@ -154,9 +153,7 @@ def insert_request(flow: Flow, timeout_seconds: int) -> bytes:
         + encode_tuple(
             _TUPLE_ORIGINAL, flow.family, flow.protocol, source, (flow.destination, flow.destination_port), 0
         )
-        + encode_tuple(
-            _TUPLE_REPLY, flow.family, flow.protocol, (flow.reply_source, flow.reply_source_port), source, 0
-        )
+        + encode_tuple(_TUPLE_REPLY, flow.family, flow.protocol, (flow.reply_source, flow.reply_source_port), source, 0)
         + attribute(_STATUS, struct.pack(">I", _STATUS_CONFIRMED))
         + attribute(_TIMEOUT, struct.pack(">I", timeout_seconds))
         + (attribute(_ZONE, struct.pack(">H", flow.zone)) if flow.zone else b"")

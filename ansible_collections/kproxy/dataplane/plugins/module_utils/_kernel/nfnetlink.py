@@ -78,7 +78,8 @@ class Nfnetlink:
         self.table = table
         self._socket = open_or_explain(NETLINK_NETFILTER)
         self._socket.ensure_receive_buffer(_RECEIVE_BUFFER_BYTES)
-        self._destroy_works: bool | None = None
+        #: Whether the kernel has a delete that tolerates missing elements; None until it was first needed.
+        self.destroy_works: bool | None = None
 
     def __enter__(self) -> Nfnetlink:
         return self
@@ -204,15 +205,15 @@ class Nfnetlink:
         remaining = list(dict.fromkeys(keys))
         if not remaining:
             return 0
-        if self._destroy_works is not False:
+        if self.destroy_works is not False:
             try:
                 self._destroy(set_name, remaining)
-                self._destroy_works = True
+                self.destroy_works = True
                 return len(remaining)
             except NetlinkError as error:
-                if self._destroy_works or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                if self.destroy_works or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                     raise
-                self._destroy_works = False
+                self.destroy_works = False
         return self._delete_existing(set_name, remaining)
 
     def _destroy(self, set_name: SetName, keys: list[Key]) -> None:
