@@ -175,7 +175,7 @@ class SocketEntry(NamedTuple):
 
 def unpack_socket(key: bytes, value: bytes) -> SocketEntry:
     """Read one element of sockets4/6."""
-    width = len(key) - 12
+    width = 4 if len(key) == 16 else 16
     cookie, = struct.unpack_from("=Q", key)
     port, = struct.unpack_from("!H", key, 8 + width)
     dialled_port, protocol = struct.unpack_from("!HB", value, width)

@@ -12,6 +12,9 @@ struct NAME(socket_key) {
 	struct NAME(addr) addr;
 	__be16 port;
 	__u16 pad;
+#if FAMILY == 6
+	__u32 pad6;
+#endif
 };
 
 struct NAME(socket_value) {
@@ -29,6 +32,15 @@ struct {
 	__type(key, struct NAME(socket_key));
 	__type(value, struct NAME(socket_value));
 } NAME(sockets) SEC(".maps");
+
+INLINE void NAME(fill_socket_key)(struct bpf_sock_addr *ctx, const struct NAME(addr) *addr, __be16 port,
+				  struct NAME(socket_key) *key)
+{
+	__builtin_memset(key, 0, sizeof(*key));
+	key->cookie = bpf_get_socket_cookie(ctx);
+	key->addr = *addr;
+	key->port = port;
+}
 
 /* Rewrite `addr` and `port` to an endpoint, or say why not. `bound` is the socket's own address, 0 if not bound. */
 INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAME(addr) *addr, __be16 *port,
@@ -81,11 +93,11 @@ INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAM
 		return SOCKET_REFUSE;
 	}
 
-	struct NAME(socket_key) key = { .cookie = bpf_get_socket_cookie(ctx), .addr = chosen.addr,
-					.port = chosen.port, .pad = 0 };
+	struct NAME(socket_key) key;
 	struct NAME(socket_value) dialled = { .addr = *addr, .port = *port, .protocol = protocol, .pad = 0,
 					      .service = frontend->service };
 
+	NAME(fill_socket_key)(ctx, &chosen.addr, chosen.port, &key);
 	bpf_map_update_elem(&NAME(sockets), &key, &dialled, BPF_ANY);
 	*addr = chosen.addr;
 	*port = chosen.port;
@@ -95,9 +107,11 @@ INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAM
 /* Put back what the application dialled; false if this peer was not ours. */
 INLINE bool NAME(restore)(struct bpf_sock_addr *ctx, struct NAME(addr) *addr, __be16 *port)
 {
-	struct NAME(socket_key) key = { .cookie = bpf_get_socket_cookie(ctx), .addr = *addr, .port = *port, .pad = 0 };
-	const struct NAME(socket_value) *dialled = bpf_map_lookup_elem(&NAME(sockets), &key);
+	const struct NAME(socket_value) *dialled;
+	struct NAME(socket_key) key;
 
+	NAME(fill_socket_key)(ctx, addr, *port, &key);
+	dialled = bpf_map_lookup_elem(&NAME(sockets), &key);
 	if (!dialled)
 		return false;
 	*addr = dialled->addr;
