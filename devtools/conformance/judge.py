@@ -13,8 +13,8 @@ from devtools.conformance.observation import ANSWERED, FAILED, REJECTED, SILENT,
 History = dict[str, dict[int, SocketAddress]]
 """By probe id: which endpoint each client got."""
 
-SKEW_DEVIATIONS = 5.5
-"""How far from an equal share, in standard deviations, a count may be."""
+SKEW_DEVIATIONS = 5.0
+"""How far from an equal share, in standard deviations, a count may be. With few connections no count can be."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,19 @@ def _judge_spread(
     total = sum(chosen.values())
     if missing:
         return [f"got only {_join(chosen)} in {total} connections, wanted also {_join(missing)}"]
-    share = 1 / len(endpoints)
-    deviation = math.sqrt(total * share * (1 - share))
-    uneven = [ep for ep in endpoints if abs(chosen[ep] - total * share) > SKEW_DEVIATIONS * deviation + 1]
-    if uneven:
+    if skew(endpoints, chosen) > SKEW_DEVIATIONS:
         counts = ", ".join(f"{endpoint} {count}" for endpoint, count in sorted(chosen.items()))
         return [f"got uneven shares of {total} connections: {counts}, wanted equal chance"]
     return []
+
+
+def skew(endpoints: Collection[SocketAddress], chosen: Mapping[SocketAddress, int]) -> float:
+    """Return by how many standard deviations the least equal count misses an equal share."""
+    total, share = sum(chosen.values()), 1 / len(endpoints)
+    deviation = math.sqrt(total * share * (1 - share))
+    if not deviation:
+        return 0.0
+    return max(abs(chosen.get(endpoint, 0) - total * share) for endpoint in endpoints) / deviation
 
 
 def _judge_masquerade(probe: Probe, seen: Sequence[Observation], at: Circumstances) -> list[str]:

@@ -11,13 +11,15 @@ from typing import Any, Protocol
 from devtools.conformance import facts
 from devtools.conformance.corpus import Case, Client, ConntrackEntry, Probe, Scope
 from devtools.conformance.facts import HttpResponse
-from devtools.conformance.judge import Circumstances, History, judge
+from devtools.conformance.judge import Circumstances, History, judge, skew
 from devtools.conformance.observation import ANSWERED, Observation
 from devtools.conformance.population import has_affinity
 from devtools.conformance.traffic import Shot
 
 FEW = 2
 """Connections for a verdict that leaves nothing to chance."""
+DOUBTFUL_DEVIATIONS, SURE_PER_ENDPOINT = 3.0, 80
+"""A spread that is this uneven is looked at again with more connections."""
 MIN_CONNECTIONS, PER_ENDPOINT, MAX_PER_ENDPOINT = 20, 12, 30
 """Each endpoint of k shows up in 12 k connections but for one run in e^12 / k; what is still missing gets more."""
 
@@ -135,7 +137,7 @@ def _probe_all(story: Story, system: System, probes: Sequence[Probe], history: H
         for number, observation in zip(owners, system.shoot(shots), strict=True):
             seen[number].append(observation)
         rounds = [
-            PER_ENDPOINT if free and _wants_more(probe, got) else 0
+            PER_ENDPOINT * len(probe.expect.endpoints) if free and _wants_more(probe, got) else 0
             for probe, got, free in zip(probes, seen, spread, strict=True)
         ]
     for probe, got, free in zip(probes, seen, spread, strict=True):
@@ -175,6 +177,9 @@ def _wants_more(probe: Probe, got: Sequence[Observation]) -> bool:
     chosen = Counter(one.server for one in got if one.outcome == ANSWERED)
     if probe.expect.groups:
         wanted = next((set(group) for group in probe.expect.groups if set(chosen) <= set(group)), set())
-    if not set(chosen) <= wanted or len(got) > sum(chosen.values()):
+    if not wanted or not set(chosen) <= wanted or len(got) > sum(chosen.values()):
         return False
-    return bool(wanted - set(chosen)) and len(got) < MAX_PER_ENDPOINT * len(wanted)
+    missing = bool(wanted - set(chosen)) and len(got) < MAX_PER_ENDPOINT * len(wanted)
+    counts = {server: count for server, count in chosen.items() if server is not None}
+    doubtful = skew(wanted, counts) > DOUBTFUL_DEVIATIONS and len(got) < SURE_PER_ENDPOINT * len(wanted)
+    return missing or doubtful
