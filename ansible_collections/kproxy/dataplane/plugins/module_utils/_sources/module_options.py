@@ -1,0 +1,71 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The options by which modules are told what to read and which node they stand for, and what follows from them."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.api_server import read_cluster
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.connection import from_options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.manifests import read_manifests
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.reading import Reading, read_documents
+
+NODE_OPTIONS: dict[str, Any] = {
+    "node_name": {"type": "str"},
+    "config": {"type": "dict", "default": {}},
+}
+
+SOURCE_OPTIONS: dict[str, Any] = {
+    "objects": {"type": "list", "elements": "dict"},
+    "manifests": {"type": "path"},
+    "remote_src": {"type": "bool", "default": False},
+    "api_servers": {"type": "list", "elements": "str"},
+    "kubeconfig": {"type": "path"},
+    "ca_cert": {"type": "path"},
+    "client_cert": {"type": "path"},
+    "client_key": {"type": "path"},
+    "token": {"type": "str", "no_log": True},
+    "token_file": {"type": "path"},
+    "api_timeout": {"type": "int", "default": 15},
+}
+
+SOURCES_EXCLUDE = [
+    ("objects", "manifests", "api_servers"),
+    ("objects", "manifests", "kubeconfig"),
+    ("token", "token_file"),
+]
+SOURCES = ("objects", "manifests", "api_servers", "kubeconfig")
+
+
+def has_source(options: Mapping[str, Any]) -> bool:
+    """Whether the options name a source; an empty list of objects is one, and means that there are no Services."""
+    return any(options.get(name) is not None for name in SOURCES)
+
+
+def read_source(options: Mapping[str, Any], node_name: str) -> Reading:
+    """Read everything the options point at. Raises SourceError."""
+    if options.get("objects") is not None:
+        return read_documents(options["objects"])
+    if options.get("manifests"):
+        return read_documents(read_manifests(options["manifests"]))
+    # Certificates embedded in a kubeconfig have to be files for the TLS library; the folder is readable by us alone.
+    with tempfile.TemporaryDirectory(prefix="kproxy-") as folder:
+        return read_documents(read_cluster(from_options(options, folder), node_name))
+
+
+def proxy_config(options: Mapping[str, Any]) -> ProxyConfig:
+    """Return the settings of this node's proxy. Raises ConfigError (a ValueError) naming the bad setting."""
+    settings = {key: value for key, value in options["config"].items() if key not in ("nodeName", "hostnameOverride")}
+    return ProxyConfig.from_mapping({**settings, "nodeName": node_name_of(options)})
+
+
+def node_name_of(options: Mapping[str, Any]) -> str:
+    """Return the name of the Node object: the option, the configuration's, or the host's own name."""
+    config = options["config"]
+    given = options.get("node_name") or config.get("hostnameOverride") or config.get("nodeName")
+    return str(given or socket.gethostname().lower())
