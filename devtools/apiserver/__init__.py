@@ -5,6 +5,8 @@ bookmarks and resume, 410 in both forms, client certificates and bearer tokens. 
 thing instead where it is available; both have the same interface there.
 """
 
+from __future__ import annotations
+
 from devtools.apiserver.server import ApiServer, RequestRecord
 
 __all__ = ["ApiServer", "RequestRecord"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Union
+from typing import Any
 
 from devtools.apiserver.status import ApiStatus
 
 NODE_PORTS = range(30000, 32768)
-Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class ServiceAllocator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from devtools.apiserver.status import ApiStatus
 
@@ -83,7 +83,7 @@ class ErrorEvent:
     message: str = ""
 
 
-Action = Union[Refuse, Hang, Drop, Slow, CutMidChunk, Garbage, NotHttp, Reply, ReplyStream, ErrorEvent]
+Action = Refuse | Hang | Drop | Slow | CutMidChunk | Garbage | NotHttp | Reply | ReplyStream | ErrorEvent
 ACTIONS: Mapping[str, type[Action]] = {
     "refuse": Refuse,
     "hang": Hang,
