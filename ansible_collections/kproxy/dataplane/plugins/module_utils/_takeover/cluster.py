@@ -1,0 +1,90 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""What the cluster's objects say about kube-proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._takeover import daemonset as daemonsets
+from ansible_collections.kproxy.dataplane.plugins.module_utils._takeover import kube_proxy_flags
+
+# In a domain of our own, because kubelet may change such a label of its own node (NodeRestriction), which is how a node
+# that lost the controller finds its way back.
+EXCLUSION_LABEL = "kproxy.dataplane/service-proxy"
+EXCLUSION_VALUE = "kproxy"
+_CONFIG_KEYS = ("config.conf", "config.yaml", "kube-proxy.conf")
+
+
+class ConfigSource(NamedTuple):
+    """Where a DaemonSet's kube-proxy has its configuration."""
+
+    namespace: str
+    config_map: str
+    flags: kube_proxy_flags.Flags
+
+
+def config_source(daemonset: Mapping[str, Any]) -> ConfigSource:
+    """Return the ConfigMap that the DaemonSet mounts (empty name: none) and what its command line says."""
+    pod = ((daemonset.get("spec") or {}).get("template") or {}).get("spec") or {}
+    command: list[str] = []
+    for container in pod.get("containers") or []:
+        words = [*(container.get("command") or []), *(container.get("args") or [])]
+        if not command or "kube-proxy" in str(container.get("name")):
+            command = [str(word) for word in words]
+    named = [volume["configMap"].get("name", "") for volume in pod.get("volumes") or [] if volume.get("configMap")]
+    namespace = str((daemonset.get("metadata") or {}).get("namespace") or "kube-system")
+    return ConfigSource(namespace, named[0] if named else "", kube_proxy_flags.parse(command))
+
+
+def config_text(config_map: Mapping[str, Any]) -> str:
+    """Return the KubeProxyConfiguration document in a ConfigMap, empty when there is none."""
+    data = config_map.get("data") or {}
+    for key in _CONFIG_KEYS:
+        if data.get(key):
+            return str(data[key])
+    return ""
+
+
+def node_ports(services: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return all NodePorts as `31190/tcp`, health check ports left out."""
+    found = {
+        f"{port['nodePort']}/{str(port.get('protocol') or 'TCP').lower()}"
+        for service in services
+        for port in (service.get("spec") or {}).get("ports") or []
+        if port.get("nodePort")
+    }
+    return sorted(found)
+
+
+def pods_on(daemonset: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], node: str) -> list[str]:
+    """Return the names of the DaemonSet's pods that are on a node."""
+    metadata = daemonset["metadata"]
+    return [
+        str(pod["metadata"]["name"])
+        for pod in pods
+        if (pod.get("spec") or {}).get("nodeName") == node
+        and pod["metadata"].get("namespace") == metadata.get("namespace")
+        and any(
+            owner.get("kind") == "DaemonSet" and owner.get("name") == metadata["name"]
+            for owner in pod["metadata"].get("ownerReferences") or []
+        )
+    ]
+
+
+def exclusion_patch(daemonset: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the merge patch that keeps the DaemonSet off labelled nodes; None when it does so already."""
+    changed = daemonsets.exclude_by_label(daemonset, EXCLUSION_LABEL)
+    if changed == daemonset:
+        return None
+    return {"spec": {"template": {"spec": {"affinity": changed["spec"]["template"]["spec"]["affinity"]}}}}
+
+
+def label_patch(node: Mapping[str, Any], excluded: bool) -> dict[str, Any] | None:
+    """Return the merge patch that sets or removes the node's label; None when it is as wanted."""
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    wanted = EXCLUSION_VALUE if excluded else None
+    if labels.get(EXCLUSION_LABEL) == wanted:
+        return None
+    return {"metadata": {"labels": {EXCLUSION_LABEL: wanted}}}

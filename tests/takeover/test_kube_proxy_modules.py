@@ -1,0 +1,142 @@
+"""kube-proxy of one node and of the whole cluster, through an API server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devtools.control_plane import ControlPlane, StandIn
+
+ROOT = Path(__file__).parents[2]
+CASES = ROOT / "tests" / "cases"
+LABEL = "kproxy.dataplane/service-proxy"
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with StandIn() as made:
+        yield made
+
+
+class Cluster:
+    """An API server with the objects of case 19, 20 and 30, and a kubeconfig of an administrator."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.admin = plane.admin
+        self.kubeconfig = folder / "admin.conf"
+        self.kubeconfig.write_text(plane.kubeconfig("admin", groups=["system:masters"]))
+
+    def module(self, name: str, **options: Any) -> dict[str, Any]:
+        arguments = {"kubeconfig": str(self.kubeconfig), **options}
+        done = subprocess.run(
+            [sys.executable, "-m", f"ansible_collections.kproxy.dataplane.plugins.modules.{name}"],
+            input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert done.stdout, done.stderr
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return result
+
+
+@pytest.fixture
+def cluster(plane: ControlPlane, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(plane, tmp_path)
+    running = CASES / "19-kube-proxy-still-running"
+    objects = [yaml.safe_load((running / "daemonset.yaml").read_text())]
+    objects[0]["spec"]["template"]["spec"]["affinity"] = {}
+    objects[0]["spec"]["template"]["spec"]["volumes"] = [{"name": "c", "configMap": {"name": "kube-proxy"}}]
+    objects += yaml.safe_load_all((running / "nodes.yaml").read_text())
+    config = (CASES / "30-kube-proxy-config-carried-over" / "kube-proxy-config.yaml").read_text()
+    metadata = {"name": "kube-proxy", "namespace": "kube-system"}
+    objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"config.conf": config}})
+    stored = CASES / "20-kubeadm-upgrade-brings-it-back" / "kubeadm-config-cm.yaml"
+    objects.append(yaml.safe_load(stored.read_text()))
+    made.admin.apply(*objects)
+    yield made
+    made.admin.delete(*objects)
+
+
+def test_info_translates_and_says_who_is_selected(cluster: Cluster) -> None:
+    info = cluster.module("kube_proxy_info", node_name="n1", cores=8)
+    assert info["selected"], info
+    assert info["reasons"] == ["kube-proxy DaemonSet still selects this node"]
+    assert info["config"]["detectLocalMode"] == "InterfaceNamePrefix"
+    assert info["sysctls"]["net.netfilter.nf_conntrack_max"] == 524288
+    assert any(line.startswith("ipvs.scheduler lc") for line in info["lost"])
+
+
+def test_one_node_is_excluded_and_the_others_are_not(cluster: Cluster) -> None:
+    check = cluster.module("kube_proxy", state="excluded", node_name="n1", _ansible_check_mode=True)
+    assert check["changed"]
+    assert cluster.module("kube_proxy_info", node_name="n1")["selected"]
+
+    done = cluster.module("kube_proxy", state="excluded", node_name="n1")
+    assert (
+        done["actions"]
+        == check["actions"]
+        == ["label node n1", "keep DaemonSet kube-system/kube-proxy off labelled nodes"]
+    )
+    assert not cluster.module("kube_proxy_info", node_name="n1")["selected"]
+    assert cluster.module("kube_proxy_info", node_name="n3")["selected"]
+    assert not cluster.module("kube_proxy", state="excluded", node_name="n1")["changed"]
+
+    back = cluster.module("kube_proxy", state="included", node_name="n1")
+    assert back["actions"] == ["remove the label of node n1"]
+    assert cluster.module("kube_proxy_info", node_name="n1")["selected"]
+    assert not cluster.module("kube_proxy", state="included", node_name="n1")["changed"]
+
+
+def test_exclusion_fails_while_the_pod_stays(cluster: Cluster) -> None:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "kube-proxy-abcde",
+            "namespace": "kube-system",
+            "ownerReferences": [{"kind": "DaemonSet", "name": "kube-proxy", "apiVersion": "apps/v1", "uid": "1"}],
+        },
+        "spec": {"nodeName": "n1", "containers": [{"name": "kube-proxy", "image": "x"}]},
+    }
+    cluster.admin.apply(pod)
+    try:
+        failed = cluster.module("kube_proxy", state="excluded", node_name="n1", wait_seconds=0)
+        assert failed["failed"]
+        assert "kube-proxy-abcde is still on node n1" in failed["msg"]
+    finally:
+        cluster.admin.delete(pod)
+
+
+def test_removal_is_complete_kept_and_stays_over_an_upgrade(cluster: Cluster) -> None:
+    done = cluster.module("kube_proxy", state="removed")
+    assert done["actions"] == [
+        "note proxy.disabled in kubeadm's configuration",
+        "delete DaemonSet kube-system/kube-proxy",
+        "delete ConfigMap kube-system/kube-proxy",
+    ], done
+    assert [item["kind"] for item in done["deleted"]] == ["DaemonSet", "ConfigMap"]
+    stored = cluster.admin.get(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kubeadm-config", "namespace": "kube-system"}}
+    )
+    text = (CASES / "20-kubeadm-upgrade-brings-it-back" / "kubeadm-config-cm.yaml").read_text()
+    before = yaml.safe_load(yaml.safe_load(text)["data"]["ClusterConfiguration"])
+    assert yaml.safe_load(stored["data"]["ClusterConfiguration"]) == {**before, "proxy": {"disabled": True}}
+    again = cluster.module("kube_proxy", state="removed")
+    assert not again["changed"]
+    assert again["deleted"] == []
+
+
+def test_a_node_that_does_not_exist_is_named(cluster: Cluster) -> None:
+    failed = cluster.module("kube_proxy", state="excluded", node_name="nobody")
+    assert failed["failed"]
+    assert "there is no Node nobody" in failed["msg"]
