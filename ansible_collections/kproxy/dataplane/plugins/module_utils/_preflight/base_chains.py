@@ -18,6 +18,9 @@ from typing import Any
 # network and the health check port.
 HOOKS = ("forward", "input")
 
+# Families whose hooks routed packets pass; those of bridge and arp have the same names and other packets.
+FAMILIES = ("ip", "ip6", "inet")
+
 _CHAIN = re.compile(r"^:(?P<chain>\S+) (?P<policy>\S+)")
 _VERDICT_WITHOUT_MATCH = re.compile(
     r"^-A (?P<chain>\S+)(?: -m comment --comment (?:\"[^\"]*\"|\S+))? -j (?P<verdict>DROP|REJECT)\b"
@@ -82,5 +85,5 @@ def from_facts(rows: Iterable[Mapping[str, Any]]) -> list[BaseChain]:
             ends_in=str(row.get("ends_in", "")).lower(),
         )
         for row in rows
-        if str(row.get("hook", "")).lower() in HOOKS
+        if str(row.get("hook", "")).lower() in HOOKS and str(row.get("family", "ip")) in FAMILIES
     ]

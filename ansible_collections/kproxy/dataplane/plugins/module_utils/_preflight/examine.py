@@ -26,6 +26,7 @@ def examine(facts: NodeFacts, options: Options) -> list[Finding]:
         requirements.capability(facts, options),
         requirements.kernel(facts, options),
         requirements.nft(facts, options),
+        requirements.nft_features(facts, options),
         *settings.forwarding(facts, options),
         settings.conntrack_max(facts, options),
         settings.tcp_be_liberal(facts, options),

@@ -17,6 +17,20 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.node_f
 KERNEL_FOR_NFTABLES: Version = (5, 13)
 NFT: Version = (1, 0, 1)
 
+# What the tables are made of. Features beyond these have a slower way round.
+NFT_FEATURES = (
+    "nft_ip",
+    "nft_ip6",
+    "nft_verdict_map",
+    "nft_dnat_map",
+    "nft_concatenated_interval",
+    "nft_learned_map",
+    "nft_fib",
+    "nft_masquerade_random",
+    "nft_reject",
+    "nft_elements",
+)
+
 # What the eBPF backend cannot do without, in the order in which it is needed, with the kernel that brought it. A probed
 # answer wins over the release number, because vendors backport.
 EBPF_FEATURES: tuple[tuple[str, Version, str], ...] = (
@@ -70,6 +84,22 @@ def nft(facts: NodeFacts, options: Options) -> Finding:
             overridable=True,
         )
     return Finding("nft", OK, f"nft {facts.nft} is recent enough")
+
+
+def nft_features(facts: NodeFacts, options: Options) -> Finding:
+    """Every piece the tables are made of must load here; one that could not be tried is given the benefit of the doubt."""
+    if options.backend == "ebpf":
+        return Finding("nft_features", SKIP, "not needed by the eBPF backend")
+    refused = [name for name in NFT_FEATURES if facts.features.get(name) is False]
+    if 6 not in options.families:
+        refused = [name for name in refused if name != "nft_ip6"]
+    if refused:
+        return Finding(
+            "nft_features",
+            BLOCK,
+            f"this kernel or nft program does not load {', '.join(refused)}: kernel modules or options of nftables are missing",
+        )
+    return Finding("nft_features", OK, "every piece of the tables loads")
 
 
 def capability(facts: NodeFacts, options: Options) -> Finding:

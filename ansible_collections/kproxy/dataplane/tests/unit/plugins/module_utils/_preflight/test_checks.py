@@ -72,6 +72,23 @@ def test_probed_features_win_over_the_release(kernel: str, features: dict[str, b
     assert requirements.kernel(node(kernel=kernel, features=features), Options(backend="ebpf")).result == result
 
 
+@pytest.mark.parametrize(
+    ("features", "backend", "result", "words"),
+    [
+        ({}, "nftables", "ok", "every piece"),
+        ({"nft_dnat_map": True, "nft_fib": True}, "nftables", "ok", "every piece"),
+        ({"nft_dnat_map": False, "nft_ip6": True}, "nftables", "block", "nft_dnat_map"),
+        ({"nft_ip6": False}, "nftables", "block", "nft_ip6"),
+        ({"nft_destroy_element": False}, "nftables", "ok", "every piece"),
+        ({"nft_dnat_map": False}, "ebpf", "skip", ""),
+    ],
+)
+def test_pieces_of_the_tables(features: dict[str, bool], backend: str, result: str, words: str) -> None:
+    finding = requirements.nft_features(node(features=features), Options(backend=backend))
+    assert (finding.result, finding.overridable) == (result, False)
+    assert words in finding.message
+
+
 def test_no_capability_cannot_be_overridden() -> None:
     finding = requirements.capability(node(cap_net_admin=False), Options())
     assert (finding.result, finding.overridable) == ("block", False)
@@ -184,6 +201,7 @@ def test_only_foreign_chains_on_the_way_are_reported() -> None:
 
 def test_chains_off_the_way_are_not_kept() -> None:
     assert from_facts([{"hook": "output", "table": "t", "chain": "c", "policy": "drop"}]) == []
+    assert from_facts([{"family": "bridge", "hook": "forward", "table": "t", "chain": "c", "policy": "drop"}]) == []
     assert from_facts([{"hook": "input", "table": "t", "name": "c"}]) == [BaseChain("ip", "t", "c", "input", "accept")]
 
 
