@@ -7,8 +7,10 @@ import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from devtools.lab import machines, pods, ssh
+from devtools.bootstrap import ROOT
+from devtools.lab import machines, pods, ssh, workload
 from devtools.lab.topology import Lab, LabError, nodes
 
 
@@ -20,6 +22,8 @@ def parser() -> argparse.ArgumentParser:
     up = verbs.add_parser("up", help="build and start the nodes; those that run are left alone")
     up.add_argument("node", nargs="*", help="only these nodes")
     verbs.add_parser("down", help="remove the lab and all it left on the host")
+    pod = verbs.add_parser("pods", help="start the pods behind the EndpointSlices of a folder of manifests")
+    pod.add_argument("folder", type=Path, nargs="?", default=ROOT / "examples/services")
     shell = verbs.add_parser("ssh", help="a shell on a node, or one command")
     shell.add_argument("node")
     shell.add_argument("command", nargs=argparse.REMAINDER)
@@ -33,6 +37,13 @@ def up(lab: Lab, names: list[str]) -> int:
     started = machines.up(lab, nodes(names))
     running = len(nodes(names)) - len(started)
     print(f"lab {lab.instance}: {len(started)} nodes started, {running} already up, {time.monotonic() - begin:.1f} s")
+    return 0
+
+
+def start_pods(lab: Lab, folder: Path) -> int:
+    """Start pods and say how many there are."""
+    members = [node for node in nodes() if machines.running(lab, node)]
+    print(f"lab {lab.instance}: {workload.start(lab, workload.load(folder), members)} pods run")
     return 0
 
 
@@ -69,6 +80,8 @@ def main(argv: list[str]) -> int:
         if arguments.verb == "down":
             machines.down(lab)
             return 0
+        if arguments.verb == "pods":
+            return start_pods(lab, arguments.folder)
         if arguments.verb == "ssh":
             return shell(lab, arguments.node, arguments.command)
         return status(lab)

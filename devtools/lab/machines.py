@@ -61,6 +61,7 @@ def up(lab: Lab, members: list[Node]) -> list[Node]:
 def down(lab: Lab) -> None:
     """Remove the lab and everything it left on the host, whatever state it is in."""
     with locked(RUN / f"{lab.instance}.lock"):
+        ssh.close_connections(lab)
         each(remove, lab, leftover_nodes(lab))
         network.remove_fabric(lab)
         cgroups.remove_all(lab)

@@ -65,6 +65,12 @@ def command(lab: Lab, node: Node, remote: str) -> list[str]:
     return ["ssh", "-F", "none", *options(lab), f"root@{node.ipv4}", *([remote] if remote else [])]
 
 
+def close_connections(lab: Lab) -> None:
+    """End the connections that Ansible keeps between tasks; each would hold the fabric's namespace for a minute."""
+    for control in lab.state.glob("ssh-*"):
+        subprocess.run(["ssh", "-S", str(control), "-O", "exit", "lab"], capture_output=True, check=False)
+
+
 def execute(lab: Lab, node: Node, remote: list[str], *, stdin: str | None = None) -> str:
     """Run a command on a node and return what it printed.
 
