@@ -110,7 +110,7 @@ def encode_comment(comment: str) -> bytes:
 def encode_key(key: Key) -> bytes:
     """Return the key attribute, with what follows it for ranges and interval ends."""
     if isinstance(key, IntervalEnd):
-        return encode_key(key.key) + _INTERVAL_END
+        return _INTERVAL_END + encode_key(key.key)
     if isinstance(key, tuple):
         first, last = key
         if len(first) != len(last) or first > last:
