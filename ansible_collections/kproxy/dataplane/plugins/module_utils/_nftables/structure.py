@@ -8,6 +8,7 @@ with session affinity own a constant few objects. The picture of the path of a p
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import NodeRules
@@ -18,6 +19,12 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol
 _PINS_SIZE = 1048576
 #: The timeout of a pin comes from the rule that learns it, so that a new timeoutSeconds does not need a new map.
 _PINS_LIFETIME_SECONDS = 86400
+
+
+_PICK_CHAIN = re.compile(
+    "(?:(?P<mark>%s)-)?(?P<pick>(?:%s)?%s(?:-local)?-(?P<count>[1-9][0-9]*))"
+    % ("|".join((names.CLUSTER_IP, names.EXTERNAL, names.SHORT_CIRCUITED)), names.NODE_PORT, names.PICK)
+)
 
 
 class FamilyWords(NamedTuple):
@@ -198,12 +205,15 @@ def pick_chains(family: int, name: str) -> list[Declaration]:
 
     Names are [MARK-][node-port-]pick[-local]-COUNT.
     """
-    mark, pick = _split_mark(name)
+    match = _PICK_CHAIN.fullmatch(name)
+    if match is None:
+        raise ValueError("%r is not a chain that picks an endpoint" % name)
+    mark, pick, counted = match.group("mark"), match.group("pick"), match.group("count")
     found = []
     if mark:
         found.append(_chain(name, "jump mark-%s" % mark, "goto %s" % pick))
     words = WORDS[family]
-    count = int(pick.rpartition("-")[2])
+    count = int(counted)
     offset = " offset %d" % names.LOCAL_SLOTS if "-local-" in pick else ""
     node_port = pick.startswith(names.NODE_PORT)
     rules = []
@@ -219,14 +229,7 @@ def pick_chains(family: int, name: str) -> list[Declaration]:
 
 def is_pick_chain(name: str) -> bool:
     """Whether a chain is one of those that exist per count of endpoints."""
-    return _split_mark(name)[1].startswith((names.PICK + "-", names.NODE_PORT + names.PICK + "-"))
-
-
-def _split_mark(name: str) -> tuple[str, str]:
-    for mark in (names.CLUSTER_IP, names.EXTERNAL, names.SHORT_CIRCUITED):
-        if name.startswith(mark + "-"):
-            return mark, name[len(mark) + 1 :]
-    return "", name
+    return _PICK_CHAIN.fullmatch(name) is not None
 
 
 class AffinityObjects(NamedTuple):

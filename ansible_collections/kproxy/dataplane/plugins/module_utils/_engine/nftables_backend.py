@@ -1,0 +1,193 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The nftables dataplane: plans by `_nftables`, commits by nft (structure) and netlink (elements)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError, FrontendState
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable, TableDelta
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import ElementError, KernelError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.structure import structure_digests
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import names
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.keys import read_frontend_key
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.mirror import (
+    ABSENT,
+    FoundTable,
+    Held,
+    Mirror,
+    element_sets,
+    interval_sets,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import Pins, Plan
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.planner import Planner
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.programmed import programmed
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.structure import delete_table_text
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import Key, SetName, Transaction
+
+_FAMILIES = (4, 6)
+_CHAIN = "chain "
+_SET = "set "
+_MEMBERS = "members"
+#: A pin can be learned by a connection that was picking its endpoint while we removed it: look again until none is.
+_PIN_ROUNDS = 10
+
+
+class NftablesBackend:
+    """Our tables `ip kproxy` and `ip6 kproxy` in the current network namespace."""
+
+    name = "nftables"
+
+    def __init__(self, families: tuple[int, ...] = _FAMILIES, nft: NftCommand | None = None) -> None:
+        self.planner = Planner(families)
+        self._families = families
+        self._nft = nft if nft is not None else NftCommand()
+        self._kernel = Nfnetlink(names.TABLE)
+
+    @property
+    def port(self) -> int:
+        """The netlink port of our commits, to tell them from other people's changes."""
+        return self._kernel.port
+
+    def plan_all(self, table: ServiceTable) -> Plan:
+        """Read our tables and return what makes them be as the service table says."""
+        return self.planner.plan_all(table, {family: self._read(family) for family in self._families})
+
+    def plan(self, table: ServiceTable, delta: TableDelta) -> Plan:
+        """Return what one change asks for."""
+        return self.planner.plan(table, delta)
+
+    def commit(self, plan: Plan) -> None:
+        """Make the change: structure first, then every element in one transaction, then what nobody names any more.
+
+        Raises CommitError.
+        """
+        try:
+            if plan.transaction.structure:
+                self._nft.load(plan.transaction.structure)
+            if not plan.retired:
+                self._record_structure(plan, plan.transaction)
+            if plan.transaction.size:
+                self._kernel.commit(plan.transaction)
+            self.planner.accept(plan)
+            if plan.retired:
+                self._retire(plan)
+            for pins in plan.pins:
+                self._drop_stale_pins(pins)
+        except ElementError as error:
+            raise CommitError(str(error), _frontend_of(error)) from error
+        except KernelError as error:
+            raise CommitError(str(error)) from error
+
+    def preview(self, plan: Plan) -> tuple[Mapping[FrontendKey, FrontendState], Mapping[FrontendKey, FrontendState]]:
+        """Return the frontends before and after a plan that has not been committed."""
+        after = self.planner.mirror.copy()
+        after.accept(plan.transaction)
+        return self._states(self.planner.mirror), self._states(after)
+
+    def exists(self) -> bool:
+        """Tell whether a table of ours is there, of either family."""
+        return any(self._kernel.table_exists(family) for family in _FAMILIES)
+
+    def remove(self) -> bool:
+        """Remove our tables of both families. Raises CommitError."""
+        text = "".join(delete_table_text(family) for family in _FAMILIES if self._kernel.table_exists(family))
+        if text:
+            try:
+                self._nft.load(text)
+            except KernelError as error:
+                raise CommitError(str(error)) from error
+        return bool(text)
+
+    def close(self) -> None:
+        """Close the netlink socket."""
+        self._kernel.close()
+
+    # ------------------------------------------------------------------ reading
+
+    def _read(self, family: int) -> FoundTable:
+        if not self._kernel.table_exists(family):
+            return ABSENT
+        digests = structure_digests(self._kernel, family)
+        chains = frozenset(name[len(_CHAIN) :] for name in digests if name.startswith(_CHAIN))
+        declared = frozenset(name[len(_SET) :] for name in digests if name.startswith(_SET))
+        wanted = element_sets(family) + [
+            SetName(family, name) for name in declared if name.startswith(_MEMBERS)
+        ]
+        elements: dict[SetName, dict[Key, Held]] = {}
+        for set_name in wanted:
+            if set_name.name in declared:
+                elements[set_name] = {
+                    key: (value, comment or "") if isinstance(value, str) else value
+                    for key, value, comment in self._kernel.dump_elements(set_name)
+                }
+        about = ""
+        if names.ABOUT in declared:
+            for _key, _value, comment in self._kernel.dump_elements(SetName(family, names.ABOUT)):
+                about = comment or ""
+        return FoundTable(True, chains, declared, elements, self._digest(family, digests), about)
+
+    def _digest(self, family: int, digests: dict[str, str]) -> str:
+        """Return one digest of a family's structure and of the sets that come from settings."""
+        whole = hashlib.sha256(repr(sorted(digests.items())).encode())
+        for set_name in interval_sets(family):
+            if _SET + set_name.name in digests:
+                contents = sorted(repr(element[0]) for element in self._kernel.dump_elements(set_name))
+                whole.update(repr((set_name.name, contents)).encode())
+        return whole.hexdigest()
+
+    @staticmethod
+    def _states(mirror: Mirror) -> dict[FrontendKey, FrontendState]:
+        return {key: FrontendState(*row[1:]) for key, row in programmed(mirror, _FAMILIES).items()}
+
+    # ------------------------------------------------------------------ writing
+
+    def _record_structure(self, plan: Plan, transaction: Transaction) -> None:
+        for family in sorted(plan.restructured):
+            digest = self._digest(family, structure_digests(self._kernel, family))
+            self.planner.record_about(family, digest, transaction)
+
+    def _retire(self, plan: Plan) -> None:
+        self._nft.load(plan.retired)
+        record = Transaction()
+        self._record_structure(plan, record)
+        if record.size:
+            self._kernel.commit(record)
+
+    def _drop_stale_pins(self, pins: Pins) -> None:
+        """Delete pins whose endpoint is no longer a member, until none is left."""
+        members = self.planner.mirror.of(pins.members)
+        for _round in range(_PIN_ROUNDS):
+            values: dict[Key, list[bytes]] = {}
+            for set_name in pins.maps:
+                for key, value, _comment in self._kernel.dump_elements(set_name):
+                    values.setdefault(key, []).append(value if isinstance(value, bytes) else b"")
+            stale = [key for key, parts in values.items() if _joined(parts) not in members]
+            if not stale:
+                return
+            for set_name in pins.maps:
+                self._kernel.delete_elements_ignoring_missing(set_name, stale)
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    """Return the endpoint of a pin; its port may be kept in a map of its own, without padding to four bytes."""
+    joined = b"".join(parts)
+    return joined + b"\x00" * (-len(joined) % 4)
+
+
+def _frontend_of(error: ElementError) -> FrontendKey | None:
+    """Return whose element was refused, for sets whose keys begin with a frontend."""
+    key, set_name = error.key, error.set_name
+    if isinstance(key, tuple):
+        key = key[0]
+    if not isinstance(key, bytes) or set_name is None:
+        return None
+    base = set_name.name[len(names.NODE_PORT) :] if set_name.name.startswith(names.NODE_PORT) else set_name.name
+    if base in names.VERDICT_MAPS or base in (names.SOURCE_RESTRICTED, names.LOOPBACK_NODE_PORTS):
+        return read_frontend_key(set_name.family, key)
+    return None

@@ -1,0 +1,413 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""From changes of the service table to the smallest change of our tables. Pure: reads and writes no kernel."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import Frontend, ServicePortName
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import (
+    NodeRules,
+    ServiceTable,
+    TableDelta,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import names, structure
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.elements import (
+    NOTHING,
+    RowElements,
+    SlotSpace,
+    row_elements,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.keys import endpoint_value, slot_key
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.mirror import (
+    FoundTable,
+    Held,
+    Mirror,
+    about_text,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import Pins, Plan
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.slots import assign
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import (
+    Element,
+    Key,
+    SetName,
+    Transaction,
+)
+
+_GOTO = "goto "
+_MISSING: Held = b"missing"
+_Claims = dict[SetName, set[Key]]
+
+
+class _Affinity(NamedTuple):
+    """The objects that one service port with session affinity owns in one family."""
+
+    suffix: str
+    protocol: int
+    seconds: int
+    cluster: bool
+    local: bool
+
+
+class Planner:
+    """Keeps the books of our tables: what is in the kernel, who needs which shared element, which chains there are."""
+
+    def __init__(self, families: Iterable[int]) -> None:
+        self.families = tuple(families)
+        self.mirror = Mirror()
+        self.about: dict[int, str] = dict.fromkeys(self.families, "")
+        self._chains: dict[int, set[str]] = {family: set() for family in self.families}
+        self._set_names = {
+            family: {item.name: SetName(family, item.name) for item in structure.sets(family)}
+            for family in self.families
+        }
+        self._needed: dict[SetName, dict[Key, int]] = {}
+        self._affinity: dict[tuple[int, ServicePortName], _Affinity] = {}
+        self._rules: dict[int, NodeRules] = {}
+
+    # ------------------------------------------------------------------ plans
+
+    def plan_all(self, table: ServiceTable, found: Mapping[int, FoundTable]) -> Plan:
+        """Return what makes the tables found in the kernel be as the service table says.
+
+        Structure that is as we left it is kept, elements that are right are not written, everything else goes.
+        """
+        plan = Plan()
+        self._needed = {}
+        self._affinity = {}
+        self._rules = dict(table.rules)
+        self.mirror = Mirror()
+        for family in self.families:
+            self.mirror.elements.update(found[family].elements)
+            self._chains[family] = set(found[family].chains)
+            self.about[family] = found[family].about
+        # Owners first: what they own is part of the structure that is compared as a whole.
+        self._plan_affinity(table, _service_ports(table.frontends.values()), plan, adopting=True)
+        for family in self.families:
+            self._plan_structure(family, found[family], plan)
+        claims: _Claims = {}
+        shared: set[tuple[SetName, Key]] = set()
+        for row in table.frontends.values():
+            self._put_row(None, row, plan, shared, claims)
+        self._settle_shared(shared, plan.transaction)
+        for set_name in self._element_sets():
+            claimed: set[Key] | dict[Key, int] = claims.get(set_name, set())
+            if set_name.name in (names.CLUSTER_IPS, names.HAIRPIN):
+                claimed = self._needed.get(set_name, {})
+            unclaimed = [key for key in self.mirror.of(set_name) if key not in claimed]
+            if unclaimed:
+                plan.transaction.deletes.setdefault(set_name, []).extend(unclaimed)
+        plan.pins = [pins for key, owned in self._affinity.items() for pins in _pins(key[0], owned)]
+        return plan
+
+    def plan(self, table: ServiceTable, delta: TableDelta) -> Plan:
+        """Return what a change of the service table asks for; the cost follows the change."""
+        plan = Plan()
+        if delta.rules_changed:
+            self._plan_rules(table, plan)
+        shared: set[tuple[SetName, Key]] = set()
+        ports: set[tuple[int, ServicePortName]] = set()
+        for key, before in delta.before.items():
+            row = table.frontends.get(key)
+            self._put_row(before, row, plan, shared, None)
+            for either in (before, row):
+                if either is not None and either.affinity_seconds:
+                    ports.add((key.family, either.service_port))
+        self._settle_shared(shared, plan.transaction)
+        if ports:
+            self._plan_affinity(table, ports, plan)
+        return plan
+
+    def accept(self, plan: Plan) -> None:
+        """Take over what a committed plan did. Chains and owners were noted when it was made."""
+        self.mirror.accept(plan.transaction)
+
+    def fingerprint(self, family: int) -> str:
+        """Return a digest of the text that the structure of a family is made from, chains per count left out."""
+        digest = hashlib.sha256(self._base_text(family).encode())
+        for key in sorted(key for key in self._affinity if key[0] == family):
+            owned = self._objects(family, self._affinity[key])
+            digest.update(structure.ensure_text(family, owned.sets, owned.chains, {}).encode())
+        return digest.hexdigest()
+
+    def record_about(self, family: int, digest: str, transaction: Transaction) -> None:
+        """Add to a transaction what is recorded about a family whose structure has the given digest."""
+        text = about_text(self.fingerprint(family), digest)
+        if text == self.about[family]:
+            return
+        name = self._set_names[family][names.ABOUT]
+        if self.about[family]:
+            transaction.delete(name, _ABOUT_KEY)
+        transaction.add(name, _ABOUT_KEY, None, text)
+        self.about[family] = text
+
+    # ------------------------------------------------------------------ structure
+
+    def _plan_structure(self, family: int, found: FoundTable, plan: Plan) -> None:
+        if found.exists and found.about == about_text(self.fingerprint(family), found.digest):
+            return
+        same_layout = found.about.startswith("layout %d," % names.LAYOUT)
+        text = ""
+        if found.exists and not same_layout:
+            # Sets cannot change their declaration: begin anew.
+            text = structure.delete_table_text(family)
+            for set_name in list(self.mirror.elements):
+                if set_name.family == family:
+                    del self.mirror.elements[set_name]
+            self._chains[family] = set()
+            self.about[family] = ""
+        declared, chains = structure.sets(family), structure.base_chains(family, self._rules[family])
+        for key in sorted(key for key in self._affinity if key[0] == family):
+            owned = self._objects(family, self._affinity[key])
+            declared, chains = declared + owned.sets, chains + owned.chains
+        known = {item.name for item in chains}
+        for name in sorted(self._chains[family] - known):
+            if structure.is_pick_chain(name):
+                chains += [item for item in structure.pick_chains(family, name) if item.name not in known]
+                known.update(item.name for item in chains)
+        text += structure.ensure_text(family, declared, chains, structure.interval_elements(self._rules[family]))
+        # Chains and sets of Services that lost their affinity, or that somebody else put into our table.
+        wanted = {item.name for item in declared}
+        strange_sets = sorted(found.sets - wanted) if same_layout else []
+        plan.retired += structure.delete_text(family, sorted(self._chains[family] - known), strange_sets)
+        self._chains[family] = known
+        plan.transaction.structure += text
+        plan.restructured.add(family)
+        plan.rebuilt.add(family)
+
+    def _plan_rules(self, table: ServiceTable, plan: Plan) -> None:
+        for family in self.families:
+            rules = table.rules[family]
+            if rules != self._rules.get(family):
+                self._rules[family] = rules
+                chains = structure.base_chains(family, rules)
+                contents = structure.interval_elements(rules)
+                plan.transaction.structure += structure.ensure_text(family, [], chains, contents)
+                plan.restructured.add(family)
+
+    def _need_chain(self, family: int, name: str, plan: Plan) -> None:
+        declared = [item for item in structure.pick_chains(family, name) if item.name not in self._chains[family]]
+        # A chain must exist before a rule can name it: the pick chain comes first.
+        declared.reverse()
+        plan.transaction.structure += structure.ensure_text(family, [], declared, {})
+        plan.restructured.add(family)
+        self._chains[family].update(item.name for item in declared)
+
+    def _base_text(self, family: int) -> str:
+        rules = self._rules[family]
+        return structure.ensure_text(
+            family, structure.sets(family), structure.base_chains(family, rules), structure.interval_elements(rules)
+        )
+
+    # ------------------------------------------------------------------ rows
+
+    def _put_row(
+        self,
+        before: Frontend | None,
+        row: Frontend | None,
+        plan: Plan,
+        shared: set[tuple[SetName, Key]],
+        claims: _Claims | None,
+    ) -> None:
+        """Plan one row: from what it was to what it is, either of which may be nothing."""
+        new = row_elements(row) if row is not None else NOTHING
+        old = row_elements(before) if before is not None else NOTHING
+        either = row if row is not None else before
+        assert either is not None
+        family = either.key.family
+        self._put_own(family, old, new, row, plan, claims)
+        transaction = plan.transaction
+        set_names = self._set_names[family]
+        for space in new.slots:
+            self._put_slots(set_names[space.map_name], space, transaction, claims)
+        if old.slots:
+            kept = {space[:3] for space in new.slots}
+            for space in old.slots:
+                if space[:3] not in kept:
+                    self._put_slots(set_names[space.map_name], space._replace(endpoints=()), transaction, claims)
+        for change, items in ((1, new.shared), (-1, old.shared)):
+            for name, key in items:
+                set_name = set_names[name]
+                needed = self._needed.setdefault(set_name, {})
+                needed[key] = needed.get(key, 0) + change
+                shared.add((set_name, key))
+
+    def _put_own(
+        self,
+        family: int,
+        old: RowElements,
+        new: RowElements,
+        row: Frontend | None,
+        plan: Plan,
+        claims: _Claims | None,
+    ) -> None:
+        set_names, chains, transaction = self._set_names[family], self._chains[family], plan.transaction
+        comment = names.service_port_comment(row.service_port) if row is not None else ""
+        for name, key, verdict in new.own:
+            set_name = set_names[name]
+            mirror = self.mirror.of(set_name)
+            held = mirror.get(key, _MISSING)
+            wanted: Held = (verdict, comment) if verdict is not None else None
+            if held != wanted:
+                if held is not _MISSING:
+                    transaction.delete(set_name, key)
+                transaction.add(set_name, key, verdict, comment if verdict is not None else None)
+                if verdict is not None and verdict.startswith(_GOTO):
+                    chain = verdict[len(_GOTO) :]
+                    if chain not in chains and structure.is_pick_chain(chain):
+                        self._need_chain(family, chain, plan)
+            if claims is not None:
+                claims.setdefault(set_name, set()).add(key)
+        if old.own:
+            kept = {(name, key) for name, key, _verdict in new.own}
+            for name, key, _verdict in old.own:
+                if (name, key) not in kept and key in self.mirror.of(set_names[name]):
+                    transaction.delete(set_names[name], key)
+
+    def _put_slots(
+        self, set_name: SetName, space: SlotSpace, transaction: Transaction, claims: _Claims | None
+    ) -> None:
+        mirror = self.mirror.of(set_name)
+        prefix, slot = space.prefix, space.first
+        held: list[bytes] = []
+        if mirror:
+            value = mirror.get(slot_key(prefix, slot))
+            while isinstance(value, bytes):
+                held.append(value)
+                slot += 1
+                value = mirror.get(slot_key(prefix, slot))
+        wanted = [endpoint_value(endpoint) for endpoint in space.endpoints]
+        slots = assign(held, wanted)
+        first, kept = space.first, len(held)
+        added: list[Element] = []
+        for index, value in enumerate(slots):
+            key = slot_key(prefix, first + index)
+            if index >= kept:
+                added.append((key, value, None))
+            elif held[index] != value:
+                transaction.delete(set_name, key)
+                added.append((key, value, None))
+            if claims is not None:
+                claims.setdefault(set_name, set()).add(key)
+        for index in range(len(slots), kept):
+            transaction.delete(set_name, slot_key(prefix, first + index))
+        if added:
+            transaction.adds.setdefault(set_name, []).extend(added)
+
+    def _settle_shared(self, shared: Iterable[tuple[SetName, Key]], transaction: Transaction) -> None:
+        """Add shared elements that are needed now, delete those that nobody needs any more."""
+        for set_name, key in shared:
+            needed = self._needed[set_name]
+            present = key in self.mirror.of(set_name)
+            if needed[key] > 0:
+                if not present:
+                    transaction.add(set_name, key)
+            else:
+                del needed[key]
+                if present:
+                    transaction.delete(set_name, key)
+
+    # ------------------------------------------------------------------ session affinity
+
+    def _plan_affinity(
+        self,
+        table: ServiceTable,
+        ports: Iterable[tuple[int, ServicePortName]],
+        plan: Plan,
+        adopting: bool = False,
+    ) -> None:
+        """Make the objects of service ports with affinity, fill their members, retire what is no longer used.
+
+        adopting: note the owners only; whether their objects are there is seen with the structure as a whole.
+        """
+        for port in sorted(ports):
+            family, name = port
+            rows = [
+                row
+                for row in table.frontends_of((name.namespace, name.name))
+                if row.service_port == name and row.key.family == family and row.affinity_seconds
+            ]
+            cluster = {endpoint_value(endpoint) for row in rows for endpoint in row.cluster_endpoints}
+            local = {endpoint_value(endpoint) for row in rows for endpoint in row.local_endpoints}
+            known = self._affinity.get(port)
+            if not cluster and not local:
+                if known is not None:
+                    del self._affinity[port]
+                    self._retire(family, known, None, plan)
+                continue
+            wanted = _Affinity(
+                names.affinity_id(name), name.protocol, rows[0].affinity_seconds, bool(cluster), bool(local)
+            )
+            self._affinity[port] = wanted
+            if wanted != known and not adopting:
+                owned = self._objects(family, wanted)
+                plan.transaction.structure += structure.ensure_text(family, owned.sets, owned.chains, {})
+                plan.restructured.add(family)
+                self._chains[family].update(item.name for item in owned.chains)
+                if known is not None:
+                    self._retire(family, known, wanted, plan)
+            for is_local, members in ((False, cluster), (True, local)):
+                if members:
+                    self._put_members(family, wanted, is_local, members, plan)
+
+    def _put_members(
+        self, family: int, owned: _Affinity, is_local: bool, members: set[bytes], plan: Plan
+    ) -> None:
+        set_name = SetName(family, structure.members_set(owned.suffix, is_local))
+        held = self.mirror.of(set_name)
+        gone = [key for key in held if key not in members]
+        if gone:
+            plan.transaction.deletes.setdefault(set_name, []).extend(gone)
+            plan.pins += [pins for pins in _pins(family, owned) if pins.members == set_name]
+        for key in sorted(members):
+            if key not in held:
+                plan.transaction.add(set_name, key)
+
+    def _retire(self, family: int, known: _Affinity, wanted: _Affinity | None, plan: Plan) -> None:
+        old = self._objects(family, known)
+        new = self._objects(family, wanted) if wanted is not None else structure.AffinityObjects([], [])
+        kept = {item.name for item in new.sets + new.chains}
+        chains = [item.name for item in old.chains if item.name not in kept]
+        declared = [item.name for item in old.sets if item.name not in kept]
+        plan.retired += structure.delete_text(family, chains, declared)
+        self._chains[family].difference_update(chains)
+        for name in declared:
+            self.mirror.elements.pop(SetName(family, name), None)
+        plan.restructured.add(family)
+
+    def _objects(self, family: int, owned: _Affinity) -> structure.AffinityObjects:
+        return structure.affinity_objects(
+            family, owned.suffix, owned.protocol, owned.seconds, owned.cluster, owned.local
+        )
+
+    def _element_sets(self) -> list[SetName]:
+        skipped = (names.POD_ADDRESSES, names.NODE_PORT_ADDRESSES, names.SERVICE_CIDRS, names.ABOUT)
+        return [
+            set_name
+            for of_family in self._set_names.values()
+            for name, set_name in of_family.items()
+            if name not in skipped
+        ]
+
+
+#: The one key of the `about` set: a mark of 1, in the byte order of the host.
+_ABOUT_KEY = (1).to_bytes(4, sys.byteorder)
+
+
+def _pins(family: int, owned: _Affinity) -> list[Pins]:
+    found = []
+    for is_local, used in ((False, owned.cluster), (True, owned.local)):
+        if used:
+            maps = [SetName(family, structure.pins_map(owned.suffix, is_local))]
+            if family == 6:
+                maps.append(SetName(family, structure.pin_ports_map(owned.suffix, is_local)))
+            found.append(Pins(tuple(maps), SetName(family, structure.members_set(owned.suffix, is_local))))
+    return found
+
+
+def _service_ports(rows: Iterable[Frontend]) -> set[tuple[int, ServicePortName]]:
+    return {(row.key.family, row.service_port) for row in rows if row.affinity_seconds}
