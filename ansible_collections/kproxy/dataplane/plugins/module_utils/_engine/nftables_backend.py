@@ -116,9 +116,7 @@ class NftablesBackend:
         digests = structure_digests(self._kernel, family)
         chains = frozenset(name[len(_CHAIN) :] for name in digests if name.startswith(_CHAIN))
         declared = frozenset(name[len(_SET) :] for name in digests if name.startswith(_SET))
-        wanted = element_sets(family) + [
-            SetName(family, name) for name in declared if name.startswith(_MEMBERS)
-        ]
+        wanted = element_sets(family) + [SetName(family, name) for name in declared if name.startswith(_MEMBERS)]
         elements: dict[SetName, dict[Key, Held]] = {}
         for set_name in wanted:
             if set_name.name in declared:

@@ -100,9 +100,7 @@ def build_service(service: Service, slices: Iterable[EndpointSlice], view: NodeV
     return BuiltService(tuple(frontends.values()), tuple(ports))
 
 
-def _build_port(
-    service: Service, port: ServicePort, family: int, found: Candidates, view: NodeView
-) -> BuiltPort:
+def _build_port(service: Service, port: ServicePort, family: int, found: Candidates, view: NodeView) -> BuiltPort:
     serving: frozenset[tuple[bytes, int]] = frozenset()
     if port.protocol == UDP:
         serving = frozenset(key for key, entry in found.items() if entry.serving)

@@ -98,6 +98,8 @@ class Frontend(NamedTuple):
     @property
     def short_circuited(self) -> bool:
         """Pods and the node are treated other than outsiders: they skip the Local policy."""
-        return self.outsiders.verdict != self.pods.verdict or self.outsiders.endpoint_set != self.pods.endpoint_set or (
-            self.outsiders.verdict != self.node.verdict or self.outsiders.endpoint_set != self.node.endpoint_set
+        return (
+            self.outsiders.verdict != self.pods.verdict
+            or self.outsiders.endpoint_set != self.pods.endpoint_set
+            or (self.outsiders.verdict != self.node.verdict or self.outsiders.endpoint_set != self.node.endpoint_set)
         )

@@ -85,9 +85,8 @@ class Store:
         elif kind == "Service":
             if self.services.pop((namespace, name), None) is not None:
                 touched.services.add((namespace, name))
-        elif kind == "ServiceCIDR":
-            if self.service_cidrs.pop(name, None) is not None:
-                return touched._replace(service_cidrs=True)
+        elif kind == "ServiceCIDR" and self.service_cidrs.pop(name, None) is not None:
+            return touched._replace(service_cidrs=True)
         # A deleted Node object changes nothing: the node still is what it was last seen to be
         # (pkg/proxy/node.go OnNodeDelete).
         return touched

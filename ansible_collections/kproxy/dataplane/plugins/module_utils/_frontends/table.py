@@ -102,6 +102,12 @@ class ServiceTable:
             found += [Conflict(key, winner, loser) for loser in claims if loser != winner]
         return sorted(found)
 
+    def leave_out(self, service: ServiceKey) -> None:
+        """Take a Service's rows out of the table until its objects change."""
+        before: dict[FrontendKey, Frontend | None] = {}
+        for row in self.built.pop(service, NOTHING).frontends:
+            self._release(row.key, service, before)
+
     def frontends_of(self, service: ServiceKey) -> list[Frontend]:
         """Return the rows in force of one Service."""
         return [
@@ -173,9 +179,7 @@ class ServiceTable:
             self.config,
             node.zone if node is not None else self.config.zone,
             self.config.primary_addresses(node.addresses if node is not None else ()),
-            frozenset(
-                family for family in self.config.families if pod_detection(self.config, family, pod_cidrs).works
-            ),
+            frozenset(family for family in self.config.families if pod_detection(self.config, family, pod_cidrs).works),
         )
 
     def _pod_cidrs(self) -> tuple[Prefix, ...]:

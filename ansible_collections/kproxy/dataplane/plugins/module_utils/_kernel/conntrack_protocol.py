@@ -29,6 +29,7 @@ _PROTO_NUMBER, _PROTO_SOURCE_PORT, _PROTO_DESTINATION_PORT = 1, 2, 3
 _IP_ATTRIBUTES = {4: (1, 2), 6: (3, 4)}  # source, destination
 _FILTER_ORIGINAL, _FILTER_REPLY, _FILTER_PROTO_NUMBER = 1, 2, 1 << 3
 _STATUS_CONFIRMED = 1 << 3
+_STATUS_SEEN_REPLY = 1 << 1
 STATS_ENTRIES, STATS_MAX_ENTRIES = 1, 2
 
 
@@ -37,6 +38,7 @@ class Flow(NamedTuple):
 
     Addresses are packed. `reply_source` and `reply_source_port` are the endpoint the flow was translated to; without
     translation they are the destination. `identifier` tells this flow from a later one of the same addresses.
+    `replied`: an answer has been seen.
     """
 
     family: int
@@ -49,6 +51,7 @@ class Flow(NamedTuple):
     reply_source_port: int
     zone: int = 0
     identifier: int | None = None
+    replied: bool = False
 
 
 class Wanted(NamedTuple):
@@ -154,7 +157,7 @@ def insert_request(flow: Flow, timeout_seconds: int) -> bytes:
             _TUPLE_ORIGINAL, flow.family, flow.protocol, source, (flow.destination, flow.destination_port), 0
         )
         + encode_tuple(_TUPLE_REPLY, flow.family, flow.protocol, (flow.reply_source, flow.reply_source_port), source, 0)
-        + attribute(_STATUS, struct.pack(">I", _STATUS_CONFIRMED))
+        + attribute(_STATUS, struct.pack(">I", _STATUS_CONFIRMED | (_STATUS_SEEN_REPLY if flow.replied else 0)))
         + attribute(_TIMEOUT, struct.pack(">I", timeout_seconds))
         + (attribute(_ZONE, struct.pack(">H", flow.zone)) if flow.zone else b"")
     )
@@ -187,6 +190,7 @@ def decode_flow(payload: memoryview, protocol: int, wanted: Wanted | None = None
         payload[reply_at] << 8 | payload[reply_at + 1],
         _number(rest.get(_ZONE)),
         _number(rest[_ID]) if _ID in rest else None,
+        bool(_number(rest.get(_STATUS)) & _STATUS_SEEN_REPLY),
     )
 
 
@@ -203,8 +207,10 @@ def _decode_slowly(family: int, payload: memoryview, protocol: int, wanted: Want
         return None
     zone = parts.get(_ZONE) or attribute_map(parts[_TUPLE_ORIGINAL]).get(_TUPLE_ZONE)
     identifier = _number(parts[_ID]) if _ID in parts else None
+    replied = bool(_number(parts.get(_STATUS)) & _STATUS_SEEN_REPLY)
+    ports = (source[1], destination[1])
     return Flow(
-        family, protocol, source[0], destination[0], source[1], destination[1], *reply_source, _number(zone), identifier
+        family, protocol, source[0], destination[0], *ports, *reply_source, _number(zone), identifier, replied
     )
 
 

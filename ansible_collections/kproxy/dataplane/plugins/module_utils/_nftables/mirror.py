@@ -37,9 +37,7 @@ ABSENT = FoundTable(False, frozenset(), frozenset(), {}, "", "")
 def element_sets(family: int) -> list[SetName]:
     """Return the sets whose elements come from Services and are kept in the mirror."""
     return [
-        SetName(family, item.name)
-        for item in sets(family)
-        if item.name not in _INTERVALS and item.name != names.ABOUT
+        SetName(family, item.name) for item in sets(family) if item.name not in _INTERVALS and item.name != names.ABOUT
     ]
 
 

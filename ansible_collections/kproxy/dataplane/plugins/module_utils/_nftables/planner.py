@@ -268,9 +268,7 @@ class Planner:
                 if (name, key) not in kept and key in self.mirror.of(set_names[name]):
                     transaction.delete(set_names[name], key)
 
-    def _put_slots(
-        self, set_name: SetName, space: SlotSpace, transaction: Transaction, claims: _Claims | None
-    ) -> None:
+    def _put_slots(self, set_name: SetName, space: SlotSpace, transaction: Transaction, claims: _Claims | None) -> None:
         mirror = self.mirror.of(set_name)
         prefix, slot = space.prefix, space.first
         held: list[bytes] = []
@@ -354,9 +352,7 @@ class Planner:
                 if members:
                     self._put_members(family, wanted, is_local, members, plan)
 
-    def _put_members(
-        self, family: int, owned: _Affinity, is_local: bool, members: set[bytes], plan: Plan
-    ) -> None:
+    def _put_members(self, family: int, owned: _Affinity, is_local: bool, members: set[bytes], plan: Plan) -> None:
         set_name = SetName(family, structure.members_set(owned.suffix, is_local))
         held = self.mirror.of(set_name)
         gone = [key for key in held if key not in members]

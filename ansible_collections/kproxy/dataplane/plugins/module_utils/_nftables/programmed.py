@@ -63,7 +63,7 @@ def _endpoints(mirror: Mirror, prefix: str, key: FrontendKey, first: int) -> tup
     map_name = prefix + names.ENDPOINTS + names.protocol_suffix(key.protocol)
     held = mirror.of(SetName(key.family, map_name))
     start, slot = slot_prefix(key), first
-    found = []
+    found: list[tuple[bytes, int]] = []
     while True:
         value = held.get(slot_key(start, slot))
         if not isinstance(value, bytes):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import NodeRules
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import names
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import Prefix, format_address
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import Prefix
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NAMES
 
 _PINS_SIZE = 1048576
@@ -105,15 +105,11 @@ def base_chains(family: int, rules: NodeRules) -> list[Declaration]:
     pod = _pod_match(words, rules, negated=False)
     mark = rules.masquerade_mark
     node = "fib saddr type local"
-    learn = [
-        "ct state new ct status dnat meta l4proto %s ct original %s daddr . meta l4proto . ct original proto-dst vmap @%s"
-        % (protocol, words.header, names.LEARN_AFFINITY)
-        for protocol in _PROTOCOLS
-    ] + [
-        "ct state new ct status dnat meta l4proto %s meta l4proto . ct original proto-dst vmap @%s%s"
-        % (protocol, names.NODE_PORT, names.LEARN_AFFINITY)
-        for protocol in _PROTOCOLS
-    ]
+    # nft wants to know the protocol before it takes a port from the connection's original tuple.
+    translated = "ct state new ct status dnat meta l4proto %s %smeta l4proto . ct original proto-dst vmap @%s"
+    dialled = "ct original %s daddr . " % words.header
+    learn = [translated % (protocol, dialled, names.LEARN_AFFINITY) for protocol in _PROTOCOLS]
+    learn += [translated % (protocol, "", names.NODE_PORT + names.LEARN_AFFINITY) for protocol in _PROTOCOLS]
     return [
         _hook("source-check-prerouting", "filter", "prerouting", DSTNAT - 10, ["ct state new jump source-check"]),
         _hook("source-check-output", "filter", "output", DSTNAT - 10, ["ct state new jump source-check"]),
@@ -220,9 +216,7 @@ def pick_chains(family: int, name: str) -> list[Declaration]:
     for protocol in _PROTOCOLS:
         key = "%s dport" % protocol if node_port else "%s daddr . %s dport" % (words.header, protocol)
         map_name = (names.NODE_PORT if node_port else "") + names.ENDPOINTS + protocol
-        rules.append(
-            "dnat %s to %s . numgen random mod %d%s map @%s" % (words.header, key, count, offset, map_name)
-        )
+        rules.append("dnat %s to %s . numgen random mod %d%s map @%s" % (words.header, key, count, offset, map_name))
     found.append(_chain(pick, *rules))
     return found
 
@@ -328,8 +322,7 @@ def ensure_text(
     for name, prefixes in contents.items():
         lines.append("flush set %s %s" % (table, name))
         if prefixes:
-            merged = ", ".join("%s/%d" % (format_address(prefix.network), prefix.length) for prefix in _disjoint(prefixes))
-            lines.append("add element %s %s { %s }" % (table, name, merged))
+            lines.append("add element %s %s { %s }" % (table, name, ", ".join(map(str, _disjoint(prefixes)))))
     return "\n".join(lines) + "\n"
 
 

@@ -143,7 +143,7 @@ def _source_ranges(spec: Mapping[str, Any], families: set[int], notes: list[str]
         if prefix is None:
             notes.append("loadBalancerSourceRanges: %r is not a CIDR block; it is left out" % (text,))
         elif len(prefix.network) not in families:
-            notes.append("loadBalancerSourceRanges: %s is of a family that the Service does not have" % prefix)
+            notes.append("loadBalancerSourceRanges: %s is of a family that the Service does not have" % (str(prefix),))
         else:
             found.append(prefix)
     return tuple(found)

@@ -38,8 +38,6 @@ def candidates(service_port: ServicePort, slices: Iterable[EndpointSlice]) -> Ca
 
 def _usability(endpoint: SliceEndpoint) -> tuple[int, bool, str]:
     """Rank entries for one address and port; the node name makes ties the same on every node."""
-    if endpoint.ready:
-        rank = 3 if endpoint.serving else 2
-    else:
-        rank = 1 if endpoint.serving and endpoint.terminating else 0
+    draining = endpoint.serving and endpoint.terminating
+    rank = 2 if endpoint.ready else 1 if draining else 0
     return rank, not endpoint.terminating, endpoint.node_name
