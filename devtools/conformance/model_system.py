@@ -13,10 +13,21 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_address, parse_address
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Delete, Upsert, parse
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import Facts
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.facts import FactsTracker
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.health_checks import (
+    ANY_ADDRESS,
+    Listener,
+    answer,
+    wanted_listeners,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.proxy_health import NodeEligibility
+from devtools.conformance import own_health
 from devtools.conformance.corpus import Case, Client, ConntrackEntry, Scope, SocketAddress
 from devtools.conformance.facts import HttpResponse
 from devtools.conformance.manifests import ApiState, settings
 from devtools.conformance.observation import ANSWERED, REJECTED, SILENT, Observation
+from devtools.conformance.product import node_port_address
 from devtools.conformance.traffic import Shot
 
 PROTOCOL_NUMBERS = {"TCP": 6, "UDP": 17, "SCTP": 132, "ICMP": 1}
@@ -108,10 +119,33 @@ class ModelSystem:
         raise NotImplementedError
 
     def health_check(self, check: Mapping[str, Any]) -> HttpResponse | None:
-        raise NotImplementedError
+        number = 4 if check["family"] == "IPv4" else 6
+        facts = self._facts()
+        address = check.get("at") or node_port_address(self._case, number)
+        listeners = wanted_listeners(facts.health_checks, facts.node_port_addresses)
+        for place in (address, ANY_ADDRESS):
+            found = listeners.get(Listener(number, place, check["port"]))
+            if found is not None:
+                return own_health.response(answer(found, self._proxy_healthy()))
+        return None
+
+    def _proxy_healthy(self) -> bool:
+        state = self._case.proxy_state
+        return state is None or own_health.proxy_state(state, NodeEligibility(known=True)).healthy
 
     def proxy_health(self, check: Mapping[str, Any]) -> HttpResponse:
-        raise NotImplementedError
+        return own_health.proxy_health(check, self._case.node)
 
     def metric(self, name: str, labels: Mapping[str, str]) -> float | None:
-        raise NotImplementedError
+        facts = self._facts()
+        number = {"IPv4": 4, "IPv6": 6}[labels["ip_family"]]
+        if name == "kubeproxy_sync_proxy_rules_no_local_endpoints_total":
+            return facts.no_local_endpoints[labels["traffic_policy"], number]
+        if name == "kubeproxy_nftables_localhost_nodeport_listeners":
+            return sum(key.family == number and bool(relay.endpoints) for key, relay in facts.relays.items())
+        raise ValueError(f"the model does not know metric {name}")
+
+    def _facts(self) -> Facts:
+        tracker = FactsTracker(self._table)
+        tracker.update(list(self._table.built))
+        return tracker.facts(self._local)
