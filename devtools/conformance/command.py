@@ -13,6 +13,7 @@ from pathlib import Path
 from devtools.conformance import corpus, population, runner, timescale
 from devtools.conformance.corpus import Case
 from devtools.conformance.judge import Circumstances
+from devtools.conformance.kproxyd import Kproxyd
 from devtools.conformance.model_system import ModelSystem
 from devtools.conformance.packet_system import PacketSystem, unserved
 from devtools.conformance.play import Story, play
@@ -83,7 +84,7 @@ def _play_packets(backend: str, self_check: bool, case: Case) -> list[str]:
 def _product(backend: str, self_check: bool) -> Product:
     if self_check:
         return NoProduct()
-    raise runner.Skipped(f"no product for {backend}")
+    return Kproxyd(backend)
 
 
 def _report(results: Iterator[runner.Result], total: int, options: argparse.Namespace) -> int:
