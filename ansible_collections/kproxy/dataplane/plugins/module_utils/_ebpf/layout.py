@@ -68,15 +68,16 @@ class Settings(NamedTuple):
     next_service: int
     node4: bytes = bytes(4)
     node6: bytes = bytes(16)
+    refuse_mark: int = 0
 
     def pack(self) -> bytes:
         """Return the bytes of struct settings."""
-        return _SETTINGS.pack(*self, 0)
+        return _SETTINGS.pack(*self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Settings:
         """Read struct settings."""
-        return cls(*_SETTINGS.unpack(data)[:5])
+        return cls(*_SETTINGS.unpack(data))
 
 
 def frontend_key(family: int, ip: bytes, protocol: int, port: int) -> bytes:

@@ -67,7 +67,7 @@ struct settings {
 	__u32 next_service;		/* numbers below are or were in use; user space only */
 	__u32 node4[1];			/* masquerade to this address; 0: masquerade impossible */
 	__u32 node6[4];
-	__u32 pad2;
+	__u32 refuse_mark;		/* packet mark by which the node's filter refuses (see tc.bpf.c) */
 };
 
 enum settings_flag {

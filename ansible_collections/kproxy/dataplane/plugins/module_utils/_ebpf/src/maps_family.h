@@ -93,3 +93,18 @@ struct {
 	__type(key, struct NAME(pin_key));
 	__type(value, struct NAME(pin));
 } NAME(affinity) SEC(".maps");
+
+/* Who may dial a frontend with FRONTEND_RANGES. The service number is the head of the prefix, always matched whole. */
+struct NAME(range_key) {
+	__u32 prefix;
+	__u32 service;
+	struct NAME(addr) addr;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, struct NAME(range_key));
+	__type(value, __u32);
+} NAME(ranges) SEC(".maps");

@@ -85,3 +85,18 @@ INLINE bool NAME(choose_endpoint)(const struct frontend_value *frontend, bool lo
 	}
 	return true;
 }
+
+INLINE bool NAME(in_ranges)(const struct frontend_value *frontend, const struct NAME(addr) *source)
+{
+	struct NAME(range_key) key = { .prefix = 32 + 32 * WORDS, .service = frontend->service, .addr = *source };
+
+	return bpf_map_lookup_elem(&NAME(ranges), &key);
+}
+
+/* The row of the dialled address itself decides about sources, whatever row answers in the end. */
+INLINE const struct frontend_value *NAME(exact_frontend)(const struct NAME(addr) *addr, __be16 port, __u8 protocol)
+{
+	struct NAME(frontend_key) key = { .addr = *addr, .port = port, .protocol = protocol, .pad = 0 };
+
+	return bpf_map_lookup_elem(&NAME(frontends), &key);
+}

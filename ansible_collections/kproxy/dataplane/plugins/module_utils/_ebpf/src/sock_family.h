@@ -60,6 +60,13 @@ INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAM
 	if (kind == CLIENT_POD && (node->flags & HOST_ONLY))
 		return SOCKET_PASS;
 
+	/* The node's own sockets leave by its primary address unless bound; a pod's address shows on the packet only. */
+	if (kind == CLIENT_NODE && NAME(unset_addr)(&client))
+		NOINLINE_COPY(&client.w, &node->NAME(node));
+	frontend = NAME(exact_frontend)(addr, *port, protocol);
+	if (frontend && (frontend->flags & FRONTEND_RANGES) &&
+	    (NAME(unset_addr)(&client) || !NAME(in_ranges)(frontend, &client)))
+		return SOCKET_PASS;
 	frontend = NAME(find_frontend)(addr, *port, protocol, kind);
 	if (!frontend) {
 		if (!bpf_map_lookup_elem(&NAME(cluster_ips), addr))
@@ -68,9 +75,6 @@ INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAM
 		return SOCKET_REFUSE;
 	}
 
-	/* Source ranges look at the source address, which a socket has only after routing. */
-	if (frontend->flags & FRONTEND_RANGES)
-		return SOCKET_PASS;
 	answer = frontend->answer[kind];
 	/* Whether a namespace is a pod in the sense of detectLocalMode shows on the packet; only equal answers count. */
 	if (kind == CLIENT_POD && ((answer ^ frontend->answer[CLIENT_OUTSIDER]) & (VERDICT_MASK | LOCAL_ONLY)))
@@ -82,12 +86,8 @@ INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAM
 	/* Silence cannot be told at the socket: the packet path swallows it. */
 	if ((answer & VERDICT_MASK) != VERDICT_DNAT)
 		return SOCKET_PASS;
-
-	if ((frontend->flags & FRONTEND_AFFINITY) && NAME(unset_addr)(&client)) {
-		if (kind == CLIENT_POD)
-			return SOCKET_PASS;
-		NOINLINE_COPY(&client.w, &node->NAME(node));
-	}
+	if ((frontend->flags & FRONTEND_AFFINITY) && NAME(unset_addr)(&client))
+		return SOCKET_PASS;
 	if (!NAME(choose_endpoint)(frontend, !!(answer & LOCAL_ONLY), &client, &chosen)) {
 		count_reason(REASON_MISSING_SLOT);
 		return SOCKET_REFUSE;
