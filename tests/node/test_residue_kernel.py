@@ -53,6 +53,24 @@ class Namespace:
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return result
 
+    def undo_script(self) -> str:
+        """Return the script that the safeguard would arm here."""
+        code = (
+            "import types\n"
+            "from ansible_collections.kproxy.dataplane.plugins.modules import safeguard\n"
+            "options = dict(node_ports=[], units=[], node_name='', kubelet_kubeconfig='')\n"
+            "print(safeguard.build_script(types.SimpleNamespace(params=options)), end='')\n"
+        )
+        done = subprocess.run(
+            ["ip", "netns", "exec", self.name, sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert done.stdout.startswith("#!/bin/sh")
+        return done.stdout
+
     def save(self, command: str) -> str:
         """Return a dump without the lines that carry dates."""
         lines = self.run(command).splitlines(keepends=True)
@@ -230,3 +248,49 @@ def test_a_node_without_anything_is_no_error(node: Namespace) -> None:
             "module_args": {"state": "absent", "owners": ["kube-proxy"], "node_ports": [], "forward_drop": "refuse"}
         },
     }
+
+
+@pytest.mark.parametrize("removed", [True, False], ids=["after the removal", "before the removal"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_way_back_restores_every_rule_in_its_place(node: Namespace, backend: str, removed: bool) -> None:
+    text = (CASES / "16-kube-residue-iptables" / "before.txt").read_text()
+    node.run(f"iptables-{backend}-restore", stdin=text)
+    node.run("nft", "-f", "-", stdin="table ip kube-proxy {}\n")
+    before = node.save(f"iptables-{backend}-save")
+    script = node.undo_script()
+    node.run("nft", "add", "table", "ip", "kproxy")
+    if removed:
+        assert node.module("residue")["changed"]
+        assert node.save(f"iptables-{backend}-save") != before
+    for _again in range(2):
+        node.run("sh", "-c", script)
+        assert node.save(f"iptables-{backend}-save") == before
+        tables = node.run("nft", "list", "tables").splitlines()
+        assert "table ip kube-proxy" in tables
+        assert "table ip kproxy" not in tables
+
+
+def test_the_way_back_when_foreign_rules_went_meanwhile(node: Namespace) -> None:
+    text = (CASES / "16-kube-residue-iptables" / "before.txt").read_text()
+    node.run("iptables-nft-restore", stdin=text)
+    script = node.undo_script()
+    assert node.module("residue")["changed"]
+    node.run("iptables-nft", "-t", "filter", "-F", "INPUT")
+    node.run("iptables-nft", "-t", "nat", "-F", "PREROUTING")
+    node.run("sh", "-c", script)
+    saved = node.save("iptables-nft-save")
+    assert '-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES' in saved
+    assert "-j KUBE-EXTERNAL-SERVICES" in saved
+
+
+def test_the_way_back_brings_sets_and_the_rules_that_name_them(node: Namespace) -> None:
+    case = CASES / "17-ipvs-residue-keep-foreign"
+    node.run("ipset", "restore", stdin=(case / "ipset-save.txt").read_text())
+    node.run("iptables-nft-restore", stdin=(case / "iptables-save.txt").read_text())
+    before = node.save("iptables-nft-save")
+    members = node.run("ipset", "save", "KUBE-CLUSTER-IP")
+    script = node.undo_script()
+    assert node.module("residue")["changed"]
+    node.run("sh", "-c", script)
+    assert node.save("iptables-nft-save") == before
+    assert sorted(node.run("ipset", "save", "KUBE-CLUSTER-IP").split()) == sorted(members.split())

@@ -11,11 +11,11 @@ module: kube_proxy
 short_description: Keep kube-proxy off one node, give it back, or remove it from the cluster
 version_added: 1.0.0
 description:
-  - V(excluded) labels one node and makes kube-proxy's DaemonSets avoid nodes with that label, then waits until their pods
-    on the node are gone. Other nodes keep kube-proxy.
+  - V(excluded) labels one node and makes kube-proxy's DaemonSets avoid nodes with that label, then waits until their
+    pods on the node are gone. Other nodes keep kube-proxy.
   - V(included) removes the label, so that kube-proxy comes back to the node.
-  - V(removed) deletes the DaemonSets and their ConfigMaps and notes C(proxy.disabled) in kubeadm's stored configuration,
-    so that an upgrade does not bring them back. What was deleted is returned.
+  - V(removed) deletes the DaemonSets and their ConfigMaps and notes C(proxy.disabled) in kubeadm's stored
+    configuration, so that an upgrade does not bring them back. What was deleted is returned.
   - Runs where a kubeconfig with these rights is, usually delegated to the controller.
 extends_documentation_fragment:
   - kproxy.dataplane._attributes

@@ -52,3 +52,9 @@ def execute(removal: Removal) -> None:
         ipvs_state.delete_interface(name)
     for table in removal.nft_tables:
         tool.run([tool.find("nft") or "nft", "delete", "table", table.family, table.name])
+
+
+def nft_dump(removal: Removal) -> str:
+    """Return the nftables tables of a removal as text that `nft -f` loads."""
+    nft = tool.find("nft") or "nft"
+    return "".join(tool.run([nft, "list", "table", table.family, table.name]) for table in removal.nft_tables)

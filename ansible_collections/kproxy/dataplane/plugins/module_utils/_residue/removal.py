@@ -12,6 +12,7 @@ servers, then kube-ipvs0, then kube-proxy's nftables tables.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Set
 from typing import NamedTuple
 
@@ -42,6 +43,28 @@ class TableRestore(NamedTuple):
         lines += [f"-X {chain}" for chain in self.chains]
         lines.append("COMMIT")
         return "".join(line + "\n" for line in lines)
+
+
+def restoration(surface: Surface, restore: TableRestore, on_top: bool = False) -> str:
+    """Return the inverse of one table's change, for `iptables-restore --noflush`, from the state before it.
+
+    Jumps go back to where they stood; `on_top` puts them first instead, for a chain that has lost rules meanwhile.
+    """
+    (table,) = (item for item in surface.tables if item.name == restore.table)
+    lines = ["*" + restore.table]
+    lines += [f":{chain} - [0:0]" for chain in restore.chains]
+    lines += [rule.text for rule in table.rules if rule.chain in restore.chains]
+    positions: Counter[str] = Counter()
+    jumps = []
+    for rule in table.rules:
+        positions[rule.chain] += 1
+        if rule in restore.unlinked:
+            jumps.append((rule, positions[rule.chain]))
+    for rule, position in reversed(jumps) if on_top else jumps:
+        _add, _chain, rest = rule.text.split(" ", 2)
+        lines.append(f"-I {rule.chain} {1 if on_top else position} {rest}")
+    lines.append("COMMIT")
+    return "".join(line + "\n" for line in lines)
 
 
 class Removal(NamedTuple):
