@@ -1,0 +1,252 @@
+#!/usr/bin/python
+
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nftables
+short_description: Program Kubernetes Services into a node's nftables
+version_added: 1.0.0
+description:
+  - Reads Services, EndpointSlices, the Node and ServiceCIDRs once, works out what every client may reach, and makes the tables
+    C(ip kproxy) and C(ip6 kproxy) say so, in one transaction. What is right already stays.
+  - Tables of anybody else are neither read nor touched.
+  - An object that cannot be used costs only itself. It is returned in RV(refused) and warned about.
+  - To keep the tables in step with the API server from then on, run the sidecar (M(kproxy.dataplane.sidecar)).
+extends_documentation_fragment:
+  - kproxy.dataplane._attributes
+  - kproxy.dataplane._attributes.actiongroup_kproxy
+  - kproxy.dataplane._kproxy.node
+  - kproxy.dataplane._kproxy.source
+author:
+  - kproxy.dataplane contributors (@kproxy)
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+    details:
+      - Names the addresses and endpoints that come, go or move, by namespace, Service and port, up to a fixed number of lines.
+  idempotent:
+    support: full
+options:
+  state:
+    description:
+      - V(present) makes the tables say what the source says. A source is needed.
+      - V(absent) removes the tables.
+    type: str
+    choices: [present, absent]
+    default: present
+requirements:
+  - Linux 5.13 or later
+  - nft 1.0.1 or later
+seealso:
+  - module: kproxy.dataplane.service_info
+  - module: kproxy.dataplane.sidecar
+"""
+
+EXAMPLES = r"""
+- name: Program what the API server says
+  kproxy.dataplane.nftables:
+    api_servers:
+      - https://192.0.2.11:6443
+      - https://192.0.2.12:6443
+    ca_cert: /etc/kproxy/pki/ca.crt
+    client_cert: /etc/kproxy/pki/node.crt
+    client_key: /etc/kproxy/pki/node.key
+    config:
+      clusterCIDR: 10.244.0.0/16
+
+- name: Program the manifests of a folder on the controller
+  kproxy.dataplane.nftables:
+    manifests: manifests/
+    node_name: gpu-a
+
+- name: Program one Service without any file
+  kproxy.dataplane.nftables:
+    objects:
+      - apiVersion: v1
+        kind: Service
+        metadata:
+          name: web
+          namespace: shop
+        spec:
+          clusterIP: 10.96.0.20
+          ports:
+            - name: http
+              port: 80
+      - apiVersion: discovery.k8s.io/v1
+        kind: EndpointSlice
+        metadata:
+          name: web-1
+          namespace: shop
+          labels:
+            kubernetes.io/service-name: web
+        addressType: IPv4
+        ports:
+          - name: http
+            port: 8080
+        endpoints:
+          - addresses:
+              - 10.244.1.5
+
+- name: Remove everything
+  kproxy.dataplane.nftables:
+    state: absent
+"""
+
+RETURN = r"""
+endpoints:
+  description: Endpoints that come, go or move, or would in check mode. Each list is bounded, the counts are not.
+  returned: success
+  type: dict
+  contains:
+    added:
+      description: Endpoints that come.
+      type: list
+      elements: str
+    removed:
+      description: Endpoints that go.
+      type: list
+      elements: str
+    moved:
+      description: Endpoints that take the place of another in the same service port.
+      type: list
+      elements: str
+    counts:
+      description: How many there are of each.
+      type: dict
+  sample:
+    added: ["shop/web:http 10.244.1.8:8080"]
+    removed: []
+    moved: ["shop/web:http 10.244.1.5:8080 -> 10.244.1.7:8080"]
+    counts: {added: 1, removed: 0, moved: 1}
+elements:
+  description: Number of set and map elements that were written or removed, or would be in check mode.
+  returned: success
+  type: int
+  sample: 4
+frontends:
+  description: Number of addresses that clients can dial on this node afterwards.
+  returned: success
+  type: int
+  sample: 12
+refused:
+  description: Objects that cannot be used, each with the reason.
+  returned: success
+  type: list
+  elements: str
+  sample: ["Service shop/old: spec.clusterIP: '10.096.0.1' has leading zeros"]
+conflicts:
+  description: Addresses that two Services claim, and which of them has it.
+  returned: success
+  type: list
+  elements: str
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert
+from ansible_collections.kproxy.dataplane.plugins.module_utils._report import frontend_changes
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.module_options import (
+    NODE_OPTIONS,
+    SOURCE_OPTIONS,
+    SOURCES,
+    SOURCES_EXCLUDE,
+    node_name_of,
+    proxy_config,
+    read_source,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.reading import Reading
+
+# Warnings are for reading; the result has all of them.
+MAX_WARNINGS = 10
+
+
+def present(module: AnsibleModule) -> dict[str, Any]:
+    """Read, plan, commit unless in check mode, report."""
+    reading = read_source(module.params, node_name_of(module.params))
+    warn(module, reading)
+    config = proxy_config(module.params)
+    engine = Engine(config, NftablesBackend(config.families))
+    engine.apply([Upsert(obj) for obj in reading.objects])
+    preview = engine.preview()
+    if not preview.empty and not module.check_mode:
+        engine.sync()
+    changes = frontend_changes.compare(preview.before, preview.after)
+    return {
+        "changed": not preview.empty,
+        "elements": preview.size,
+        "frontends": len(preview.after),
+        "endpoints": frontend_changes.summary(changes),
+        "refused": sorted(str(refusal) for refusal in reading.refusals),
+        "conflicts": [str(conflict) for conflict in engine.table.conflicts],
+        "diff": frontend_changes.diff(changes, unshown(preview.empty, changes, preview.size)),
+    }
+
+
+def absent(module: AnsibleModule) -> dict[str, Any]:
+    """Remove the tables, and say what they held."""
+    backend = NftablesBackend()
+    there = backend.exists()
+    held = backend.states() if there else {}
+    if there and not module.check_mode:
+        backend.remove()
+    changes = frontend_changes.compare(held, {})
+    return {
+        "changed": there,
+        "elements": 0,
+        "frontends": 0,
+        "endpoints": frontend_changes.summary(changes),
+        "refused": [],
+        "conflicts": [],
+        "diff": frontend_changes.diff(changes),
+    }
+
+
+def unshown(empty: bool, changes: frontend_changes.Changes, size: int) -> list[str]:
+    """Return a line for a change that no address and no endpoint shows."""
+    if empty or changes.before or changes.after:
+        return []
+    return [f"{size} elements or chains that no endpoint shows (masquerading, source ranges, affinity, settings)"]
+
+
+def warn(module: AnsibleModule, reading: Reading) -> None:
+    """Warn about objects that cannot be used."""
+    for refusal in reading.refusals[:MAX_WARNINGS]:
+        module.warn(str(refusal))
+    if len(reading.refusals) > MAX_WARNINGS:
+        module.warn(f"{len(reading.refusals) - MAX_WARNINGS} more objects cannot be used; see refused in the result")
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            **NODE_OPTIONS,
+            **SOURCE_OPTIONS,
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        },
+        mutually_exclusive=SOURCES_EXCLUDE,
+        required_if=[("state", "present", SOURCES, True)],
+        supports_check_mode=True,
+    )
+    try:
+        result = present(module) if module.params["state"] == "present" else absent(module)
+    except (SourceError, CommitError, KernelError, ValueError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
