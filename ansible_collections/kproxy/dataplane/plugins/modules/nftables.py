@@ -152,8 +152,9 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine, Preview
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert
 from ansible_collections.kproxy.dataplane.plugins.module_utils._report import frontend_changes
@@ -167,7 +168,6 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.module_o
     proxy_config,
     read_source,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.reading import Reading
 
 # Warnings are for reading; the result has all of them.
 MAX_WARNINGS = 10
@@ -176,22 +176,23 @@ MAX_WARNINGS = 10
 def present(module: AnsibleModule) -> dict[str, Any]:
     """Read, plan, commit unless in check mode, report."""
     reading = read_source(module.params, node_name_of(module.params))
-    warn(module, reading)
     config = proxy_config(module.params)
     engine = Engine(config, NftablesBackend(config.families))
     engine.apply([Upsert(obj) for obj in reading.objects])
     preview = engine.preview()
-    if not preview.empty and not module.check_mode:
+    if preview.changes and not module.check_mode:
         engine.sync()
     changes = frontend_changes.compare(preview.before, preview.after)
+    left_out = [f"Service {'/'.join(service)}: {reason}" for service, reason in engine.left_out.items()]
+    warn(module, [*map(str, reading.refusals), *left_out])
     return {
-        "changed": not preview.empty,
+        "changed": preview.changes,
         "elements": preview.size,
         "frontends": len(preview.after),
         "endpoints": frontend_changes.summary(changes),
-        "refused": sorted(str(refusal) for refusal in reading.refusals),
-        "conflicts": [str(conflict) for conflict in engine.table.conflicts],
-        "diff": frontend_changes.diff(changes, unshown(preview.empty, changes, preview.size)),
+        "refused": sorted([*map(str, reading.refusals), *left_out]),
+        "conflicts": [str(conflict) for conflict in engine.conflicts],
+        "diff": frontend_changes.diff(changes, unshown(preview, changes)),
     }
 
 
@@ -199,7 +200,8 @@ def absent(module: AnsibleModule) -> dict[str, Any]:
     """Remove the tables, and say what they held."""
     backend = NftablesBackend()
     there = backend.exists()
-    held = backend.states() if there else {}
+    # Any settings do: what the tables hold does not depend on what they should hold.
+    held = Engine(ProxyConfig(node_name_of(module.params)), backend).preview().before if there else {}
     if there and not module.check_mode:
         backend.remove()
     changes = frontend_changes.compare(held, {})
@@ -214,19 +216,19 @@ def absent(module: AnsibleModule) -> dict[str, Any]:
     }
 
 
-def unshown(empty: bool, changes: frontend_changes.Changes, size: int) -> list[str]:
+def unshown(preview: Preview, changes: frontend_changes.Changes) -> list[str]:
     """Return a line for a change that no address and no endpoint shows."""
-    if empty or changes.before or changes.after:
+    if not preview.changes or changes.before or changes.after:
         return []
-    return [f"{size} elements or chains that no endpoint shows (masquerading, source ranges, affinity, settings)"]
+    return [f"tables: {preview.size} elements that no endpoint shows (masquerading, source ranges, affinity, settings)"]
 
 
-def warn(module: AnsibleModule, reading: Reading) -> None:
+def warn(module: AnsibleModule, complaints: list[str]) -> None:
     """Warn about objects that cannot be used."""
-    for refusal in reading.refusals[:MAX_WARNINGS]:
-        module.warn(str(refusal))
-    if len(reading.refusals) > MAX_WARNINGS:
-        module.warn(f"{len(reading.refusals) - MAX_WARNINGS} more objects cannot be used; see refused in the result")
+    for complaint in complaints[:MAX_WARNINGS]:
+        module.warn(complaint)
+    if len(complaints) > MAX_WARNINGS:
+        module.warn(f"{len(complaints) - MAX_WARNINGS} more objects cannot be used; see refused in the result")
 
 
 def main() -> None:
