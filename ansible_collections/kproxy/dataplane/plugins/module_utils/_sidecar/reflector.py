@@ -172,7 +172,8 @@ class Reflector:
 
     def _tell(self, connected: bool, server: str, detail: str = "") -> None:
         state = SourceState(self.resource.kind, connected, server, detail or self._client.credentials_problem)
-        if state != self._state:
+        # A failure is told every time, so that it can be counted; that all is well, once.
+        if detail or state != self._state:
             self._state = state
             self._sink.put(state)
 

@@ -20,8 +20,16 @@ except ImportError:
 else:
     HAS_YAML = True
 
-SUFFIXES = (".json", ".yaml", ".yml")
+    class _Loader(yaml.SafeLoader):
+        """Leaves times as the strings they are in Kubernetes objects (`creationTimestamp` need not be quoted)."""
 
+        yaml_implicit_resolvers = {
+            first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+
+SUFFIXES = (".json", ".yaml", ".yml")
 
 
 def read_manifests(path: str) -> list[Any]:
@@ -66,7 +74,7 @@ def parse_text(name: str, text: str) -> list[Any]:
     # JSON first: it is what every Python can read, and a .yaml file may well hold it.
     try:
         return [json.loads(text)] if text.strip() else []
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if name.endswith(".json"):
             raise SourceError(f"manifest {name} is not JSON: {error}") from error
     if not HAS_YAML:
@@ -75,8 +83,8 @@ def parse_text(name: str, text: str) -> list[Any]:
             "write the manifest in JSON, or let the controller read it (remote_src=false)"
         )
     try:
-        return [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
+        return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SourceError(f"manifest {name} is not YAML: {_place(error)}") from error
 
 
