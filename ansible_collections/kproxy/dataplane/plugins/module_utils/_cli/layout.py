@@ -101,14 +101,14 @@ def history(documents: Sequence[Document]) -> list[str]:
     if not documents:
         return ["no change has been recorded"]
     return columns(
-        ("TIME", "GENERATION", "ACTION", "ADDED", "REMOVED", "MS", "CAUSE"),
+        ("TIME", "GENERATION", "ACTION", "ELEMENTS", "FRONTENDS", "MS", "CAUSE"),
         (
             (
                 timestamp(one["time"]),
                 one["generation"],
                 one["action"],
-                one.get("added", 0),
-                one.get("removed", 0),
+                one.get("elements", 0),
+                f"+{one.get('added', 0)} ~{one.get('changed', 0)} -{one.get('removed', 0)}",
                 f"{one['seconds'] * 1000:.1f}",
                 one.get("error") or causes(one),
             )
@@ -123,7 +123,8 @@ def verify(document: Document) -> list[str]:
         return [f"the kernel could not be brought in step: {document['error']}"]
     if document["agrees"]:
         return [f"the kernel holds exactly generation {document['generation']} ({document['seconds'] * 1000:.1f} ms)"]
-    return ["the kernel differed and was repaired:", *(f"  {one}" for one in document["differences"])]
+    lines = [f"the kernel differed in {document['elements']} elements and was repaired"]
+    return lines + [f"  {one}" for one in document["foreign"]]
 
 
 def status(document: Document) -> list[str]:
@@ -156,6 +157,7 @@ def status(document: Document) -> list[str]:
         *([f"commit failed {document['failing']} times: {document['lastError']}"] if document["failing"] else []),
         *(f"{one['kind']}: {one['detail']}" for one in document["sources"] if one["detail"]),
         *(f"refused: {one}" for one in document["refused"]),
+        *(f"the kernel refuses {one}" for one in document["leftOut"]),
         *document["conflicts"],
         *document["problems"],
     ]

@@ -111,6 +111,7 @@ class Answers:
                 f"{kind} {namespace + '/' if namespace else ''}{name}: {reason}"
                 for (kind, namespace, name), reason in sorted(loop.refusals.items())
             ],
+            "leftOut": [f"Service {name}: {reason}" for name, reason in sorted(reporter.left_out.items())],
             "conflicts": [str(conflict) for conflict in self._table.conflicts],
             "problems": [
                 *self._endpoint_problems(),
@@ -124,11 +125,12 @@ class Answers:
         attempt = self._sync_loop.audit_now()
         if attempt is None:
             raise QuestionError(f"nothing can be compared yet: {self.headline()}")
-        altered = attempt.outcome.altered if attempt.outcome is not None else ()
+        elements = attempt.outcome.elements if attempt.outcome is not None else 0
         document = {
-            "agrees": attempt.outcome is not None and not altered,
-            "differences": list(altered),
-            "repaired": bool(altered),
+            "agrees": attempt.outcome is not None and not attempt.repaired,
+            "repaired": attempt.repaired,
+            "elements": elements if attempt.repaired else 0,
+            "foreign": list(attempt.foreign),
             "error": attempt.error,
             "generation": self._reporter.generation,
             "seconds": attempt.seconds,

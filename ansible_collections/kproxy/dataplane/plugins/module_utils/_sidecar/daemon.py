@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import AddressWatch
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.ruleset_watch import RulesetWatch
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import memory
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.answers import Answers
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.control import ControlServer, Question
@@ -43,14 +45,11 @@ SERVING_STALL_SECONDS = 15.0
 IDLE_SECONDS = 30.0
 
 
-class Watch(Protocol):
-    """A kernel notification to wait for."""
+class HasFileno(Protocol):
+    """Something to wait on."""
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable."""
-
-    def drain(self) -> bool:
-        """Take what arrived; returns whether it concerns us."""
 
 
 class Parts(NamedTuple):
@@ -69,8 +68,8 @@ class Parts(NamedTuple):
     control: ControlServer
     notifier: Notifier
     inbox: Inbox[Event | Question]
-    ruleset_watch: Watch | None
-    address_watch: Watch | None
+    ruleset_watch: RulesetWatch
+    address_watch: AddressWatch
     bind_hard_fail: bool
     started_at: float
 
@@ -92,10 +91,8 @@ class Daemon:
         parts = self._parts
         self._catch_signals()
         self._watch(parts.inbox, self._take_inbox)
-        if parts.ruleset_watch is not None:
-            self._watch(parts.ruleset_watch, self._ruleset_changed)
-        if parts.address_watch is not None:
-            self._watch(parts.address_watch, self._addresses_changed)
+        self._watch(parts.ruleset_watch, self._ruleset_changed)
+        self._watch(parts.address_watch, self._addresses_changed)
         parts.serving.run(self._open())
         memory.begin_loading()
         parts.source.start(parts.inbox)
@@ -125,7 +122,7 @@ class Daemon:
         except OSError as error:
             LOG.warning("kproxyctl will not work: its socket cannot be opened: %s", error)
 
-    def _watch(self, watched: Inbox[Event | Question] | Watch, react: Callable[[], None]) -> None:
+    def _watch(self, watched: HasFileno, react: Callable[[], None]) -> None:
         self._selector.register(watched.fileno(), selectors.EVENT_READ, react)
 
     def _catch_signals(self) -> None:
@@ -155,13 +152,15 @@ class Daemon:
                 self._parts.answers.answer(question)
 
     def _ruleset_changed(self) -> None:
-        watch = self._parts.ruleset_watch
-        if watch is not None and watch.drain():
-            self._parts.sync_loop.foreign_change()
+        change = self._parts.ruleset_watch.read()
+        if change is None or not (change.touches_us or not change.complete):
+            return
+        who = f"{change.process} (process {change.pid})" if change.process else "an unknown process"
+        what = ", ".join(change.objects) or "changes that were lost"
+        self._parts.sync_loop.foreign_change(f"{what}, by {who}")
 
     def _addresses_changed(self) -> None:
-        watch = self._parts.address_watch
-        if watch is not None and watch.drain():
+        if self._parts.address_watch.changed():
             self._publish()
 
     def _publish(self) -> None:

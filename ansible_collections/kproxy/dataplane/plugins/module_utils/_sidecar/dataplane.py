@@ -22,23 +22,23 @@ class CommitFailed(Exception):
 class Outcome(NamedTuple):
     """What one sync or audit did.
 
-    generation: number of the last commit, unchanged if nothing was written. added, removed: elements.
-    structure: tables, chains or rules were written too. altered: an audit found the kernel other than we had left it.
-    conntrack_seconds, conntrack_deleted: per family, of the cleaning that followed; empty if there was none.
+    generation: number of the last commit that wrote. elements: written or removed. added, changed, removed: frontends
+    that the queued changes touched. wrote without any of these: the kernel was other than it had been left.
+    flows_deleted: stale UDP flows.
     """
 
     generation: int
+    wrote: bool
+    elements: int = 0
     added: int = 0
+    changed: int = 0
     removed: int = 0
-    structure: bool = False
-    altered: tuple[str, ...] = ()
-    conntrack_seconds: Mapping[int, float] = {}
-    conntrack_deleted: Mapping[int, int] = {}
+    flows_deleted: int = 0
 
     @property
-    def wrote(self) -> bool:
-        """Return whether anything was written to the kernel."""
-        return bool(self.added or self.removed or self.structure)
+    def frontends(self) -> int:
+        """Return how many frontends the queued changes touched."""
+        return self.added + self.changed + self.removed
 
 
 class Facts(NamedTuple):
@@ -47,6 +47,7 @@ class Facts(NamedTuple):
     node_port_addresses: per family, where NodePorts and health checks are served; ("",) is every address.
     no_local_endpoints: (traffic policy, family) -> service ports with endpoints elsewhere only.
     node_eligible: the Node object permits load balancing to this node; None until it was seen.
+    left_out: Services that the kernel refuses, with the reason.
     """
 
     health_checks: tuple[HealthCheck, ...]
@@ -55,7 +56,7 @@ class Facts(NamedTuple):
     no_local_endpoints: Mapping[tuple[str, int], int]
     frontends: Mapping[int, int]
     node_eligible: bool | None
-    problems: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = {}
 
 
 class Dataplane(Protocol):

@@ -64,6 +64,10 @@ class FactsTracker:
                 if new.relays:
                     self._relays[key] = new.relays
 
+    def update_all(self) -> None:
+        """Read every Service again."""
+        self.update({*self._contributions, *self._table.built})
+
     def facts(self, local_addresses: Iterable[bytes]) -> Facts:
         """Return the facts, given the addresses of this node's interfaces."""
         addresses = tuple(local_addresses)

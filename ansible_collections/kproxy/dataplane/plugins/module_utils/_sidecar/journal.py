@@ -22,14 +22,17 @@ LOG = logging.getLogger("kproxyd.journal")
 class Entry(NamedTuple):
     """One commit, failed commit or repair. time: seconds since the epoch; seconds: how long it took.
 
-    causes names the first objects behind it, more_causes counts the rest: a relist may carry ten thousand.
+    elements: written or removed. added, changed, removed: frontends. causes names the first objects behind it,
+    more_causes counts the rest: a relist may carry ten thousand.
     """
 
     time: float
     action: str
     generation: int
     seconds: float
+    elements: int = 0
     added: int = 0
+    changed: int = 0
     removed: int = 0
     causes: tuple[str, ...] = ()
     more_causes: int = 0

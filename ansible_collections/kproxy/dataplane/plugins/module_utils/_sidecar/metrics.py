@@ -73,12 +73,6 @@ class Metrics:
         self.sync_failures = self._counter(
             "kubeproxy_sync_proxy_rules_nftables_sync_failures_total", "Commits the kernel did not take", family
         )
-        self.conntrack_seconds = self._histogram(
-            "kubeproxy_conntrack_reconciler_sync_duration_seconds", "Time of one cleaning of connection entries", family
-        )
-        self.conntrack_deleted = self._counter(
-            "kubeproxy_conntrack_reconciler_deleted_entries_total", "Stale connection entries deleted", family
-        )
         self.healthz = self._counter("kubeproxy_proxy_healthz_total", "Answers of /healthz by status", ("code",))
         self.livez = self._counter("kubeproxy_proxy_livez_total", "Answers of /livez by status", ("code",))
         self.relay_listeners = self._gauge(
@@ -97,7 +91,7 @@ class Metrics:
         )
         self._register_own()
         for name in FAMILIES:
-            for per_family in (self.sync_failures, self.conntrack_deleted, self.relay_listeners, self.relay_failures):
+            for per_family in (self.sync_failures, self.relay_listeners, self.relay_failures):
                 per_family.labels(ip_family=name)
             for policy in ("internal", "external"):
                 self.no_local_endpoints.labels(traffic_policy=policy, ip_family=name)
@@ -116,6 +110,10 @@ class Metrics:
         self.foreign_repairs = self._counter(
             "kproxy_foreign_repairs_total", "Times something else had altered our tables and they were repaired"
         )
+        self.flows_deleted = self._counter(
+            "kproxy_conntrack_deleted_entries_total", "Flows deleted because their UDP endpoint is gone"
+        )
+        self.left_out = self._gauge("kproxy_left_out_services", "Services whose elements the kernel refuses")
         self.audits = self._counter("kproxy_audits_total", "Times the kernel was read back and compared")
         self.refused_objects = self._gauge("kproxy_refused_objects", "Objects refused now, by kind", ("kind",))
         self.source_connected = self._gauge("kproxy_source_connected", "1 while a list or watch works", ("kind",))

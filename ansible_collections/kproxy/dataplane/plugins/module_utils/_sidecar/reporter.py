@@ -22,16 +22,13 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.logfmt i
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.metrics import Metrics
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.proxy_health import NodeEligibility, ProxyState
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sync_loop import (
-    ASKED,
+    AUDITS,
     EVENTS,
-    FOREIGN,
-    PERIODIC,
     Attempt,
     Pending,
 )
 
 LOG = logging.getLogger("kproxyd.sync")
-AUDITS = (FOREIGN, PERIODIC, ASKED)
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
@@ -61,6 +58,7 @@ class Reporter:
         self.last_commit_at = 0.0
         self.last_error = ""
         self.foreign_repairs = 0
+        self.left_out: Mapping[str, str] = {}
 
     def proxy_state(self) -> ProxyState:
         """Return what /healthz and /livez depend on, as of now. Safe to call from any thread."""
@@ -72,6 +70,10 @@ class Reporter:
         """Take the facts of the state in force."""
         if facts.node_eligible is not None:
             self._node = NodeEligibility(known=True, being_deleted=not facts.node_eligible)
+        for service in facts.left_out.keys() - self.left_out.keys():
+            LOG.error("Service %s is left out: the kernel refuses it: %s", service, facts.left_out[service])
+        self.left_out = facts.left_out
+        self._metrics.left_out.set(len(facts.left_out))
         for (policy, family), count in facts.no_local_endpoints.items():
             self._metrics.no_local_endpoints.labels(traffic_policy=policy, ip_family=f"IPv{family}").set(count)
         for family, count in facts.frontends.items():
@@ -138,7 +140,7 @@ class Reporter:
             LOG.error("commit failed: %s; the last good state is in force", attempt.error)
         LOG.warning("%s", fields(action="failed", reason=attempt.reason, retry_in=f"{attempt.retry_in:.1f}s"))
         self.last_error = attempt.error
-        self._record("failed", attempt, Outcome(self.generation))
+        self._record("failed", attempt, Outcome(self.generation, wrote=False))
 
     def _succeeded(self, attempt: Attempt, outcome: Outcome) -> None:
         now = time.time()
@@ -159,17 +161,15 @@ class Reporter:
             if happened is not None:
                 seconds = max(0.0, now - happened)
                 self._metrics.network_programming_seconds.labels(ip_family=f"IPv{family_number}").observe(seconds)
-        for family_number, seconds in outcome.conntrack_seconds.items():
-            self._metrics.conntrack_seconds.labels(ip_family=f"IPv{family_number}").observe(seconds)
-        for family_number, count in outcome.conntrack_deleted.items():
-            self._metrics.conntrack_deleted.labels(ip_family=f"IPv{family_number}").inc(count)
-        if outcome.altered and attempt.reason in AUDITS:
+        if outcome.flows_deleted:
+            self._metrics.flows_deleted.inc(outcome.flows_deleted)
+        if attempt.repaired:
             self.foreign_repairs += 1
             self._metrics.foreign_repairs.inc()
             LOG.warning(
-                "something else altered our tables (%s); repaired %s",
-                "; ".join(outcome.altered),
-                fields(generation=outcome.generation, added=outcome.added, removed=outcome.removed),
+                "something else had altered our tables (%s); repaired %s",
+                "; ".join(attempt.foreign) or "unnoticed until this audit",
+                fields(generation=outcome.generation, elements=outcome.elements, ms=f"{attempt.seconds * 1000:.1f}"),
             )
             self._record("repair", attempt, outcome)
         elif outcome.wrote:
@@ -179,22 +179,23 @@ class Reporter:
             LOG.debug("nothing to write %s", fields(**_summary(attempt, outcome)))
         if outcome.wrote:
             self.last_commit_at = now
-            self._metrics.commit_elements.observe(outcome.added + outcome.removed)
+            self._metrics.commit_elements.observe(outcome.elements)
 
     def _record(self, action: str, attempt: Attempt, outcome: Outcome) -> None:
-        causes = tuple(outcome.altered) if action == "repair" else tuple(attempt.pending.causes)
         self._journal.append(
             Entry(
                 time.time(),
                 action,
                 outcome.generation,
                 attempt.seconds,
+                outcome.elements,
                 outcome.added,
+                outcome.changed,
                 outcome.removed,
-                causes,
+                attempt.foreign if action == "repair" else tuple(attempt.pending.causes),
                 attempt.pending.more_causes,
                 attempt.error,
-            )  # fmt: skip
+            )
         )
 
 
@@ -217,7 +218,9 @@ def _summary(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
     return {
         "generation": outcome.generation,
         "reason": attempt.reason,
+        "elements": outcome.elements,
         "added": outcome.added,
+        "changed": outcome.changed,
         "removed": outcome.removed,
         "ms": f"{attempt.seconds * 1000:.2f}",
         "cause": ", ".join(causes) + (f" and {more} more" if more else ""),

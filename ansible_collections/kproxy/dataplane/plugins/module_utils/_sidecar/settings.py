@@ -23,8 +23,8 @@ MODES = ("nftables", "ebpf")
 # Keys that decide about packets: ProxyConfig reads them.
 _PROXY_KEYS = frozenset(
     {
-        "bindAddress", "clusterCIDR", "detectLocal", "detectLocalMode", "featureGates", "hostnameOverride",
-        "nodePortAddresses",
+        "bindAddress", "clusterCIDR", "detectLocal", "detectLocalMode", "featureGates", "ipFamilies", "nodeIPs",
+        "nodePortAddresses", "podCIDRs", "zone",
     }
 )  # fmt: skip
 # Keys of KubeProxyConfiguration that have no meaning without kube-proxy's own machinery.

@@ -54,6 +54,8 @@ RETRY = "retry"
 FOREIGN = "foreign change"
 PERIODIC = "periodic audit"
 ASKED = "verify"
+# Reasons to read back a kernel that should already be in step.
+AUDITS = (FOREIGN, PERIODIC, ASKED)
 
 Identity = tuple[str, str, str]
 
@@ -79,7 +81,10 @@ class Pending(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One sync or audit that was tried: why, what it was to carry, and how it ended (error "" is success)."""
+    """One sync or audit that was tried: why, what it was to carry, and how it ended (error "" is success).
+
+    foreign: what others had done to our tables since the last audit, as far as it is known.
+    """
 
     reason: str
     full: bool
@@ -88,6 +93,13 @@ class Attempt(NamedTuple):
     outcome: Outcome | None
     error: str
     retry_in: float = 0.0
+    foreign: tuple[str, ...] = ()
+
+    @property
+    def repaired(self) -> bool:
+        """Return whether the kernel was other than it had been left, and was put right."""
+        outcome = self.outcome
+        return self.reason in AUDITS and outcome is not None and outcome.wrote and not outcome.frontends
 
 
 class Observer(Protocol):
@@ -139,6 +151,7 @@ class SyncLoop:
         self._audit_at = float("inf")
         self._foreign_since: float | None = None
         self._foreign_last = 0.0
+        self._foreign: list[str] = []
         self.refusals: dict[Identity, str] = {}
 
     @property
@@ -179,9 +192,11 @@ class SyncLoop:
             self._dataplane.apply(changes)
             self._observer.queued(self._pending)
 
-    def foreign_change(self) -> None:
-        """Note that something else changed the ruleset; an audit follows shortly."""
+    def foreign_change(self, what: str = "") -> None:
+        """Note that something else changed the ruleset; an audit follows shortly. what: who did what, for people."""
         now = self._clock()
+        if what and what not in self._foreign:
+            self._foreign = (self._foreign + [what])[-MAX_CAUSES:]
         if self._foreign_since is None:
             self._foreign_since = now
         self._foreign_last = now
@@ -240,6 +255,7 @@ class SyncLoop:
             return attempt
         end = self._clock()
         pending, self._pending = self._pending, Pending.nothing()
+        attempt = Attempt(reason, full, pending, end - begin, outcome, "", foreign=tuple(self._foreign))
         first = not self._started
         self._started = True
         self._dirty = False
@@ -247,8 +263,8 @@ class SyncLoop:
         self._last_attempt = end
         if full:
             self._foreign_since = None
+            self._foreign = []
             self._audit_at = end + self._audit_period
-        attempt = Attempt(reason, full, pending, end - begin, outcome, "")
         self._observer.attempted(attempt)
         if first:
             self._observer.in_step()

@@ -63,7 +63,7 @@ class RecordingDataplane:
         if self.failures:
             self.failures -= 1
             raise CommitFailed("the kernel said no")
-        return Outcome(len(self.calls), added=1)
+        return Outcome(len(self.calls), wrote=True, elements=1, added=1)
 
 
 class Recorder:

@@ -1,0 +1,101 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The engine as the sync loop sees it, with the facts of the state it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine, SyncResult
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import local_addresses
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.ruleset_watch import RulesetWatch
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import names
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import CommitFailed, Facts, Outcome
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.facts import FactsTracker
+
+
+class AnnouncedNft(NftCommand):
+    """nft whose commits are announced, so that the ruleset watch does not take them for somebody else's."""
+
+    def __init__(self, announce: Callable[[int], None]) -> None:
+        """Take who wants to know the generation that a load made."""
+        super().__init__()
+        self._announce = announce
+        self._kernel = Nfnetlink(names.TABLE)
+
+    def load(self, structure: str, check: bool = False) -> None:
+        """Load, then announce the generation if it is certain: one commit happened, and it was this one."""
+        before = self._kernel.generation()
+        super().load(structure, check)
+        after = self._kernel.generation()
+        # Two commits: one of them was foreign and must be noticed. The audit that follows costs time, never packets.
+        if not check and after - before == 1:
+            self._announce(after)
+
+
+class EngineDataplane:
+    """One engine with the nftables backend in this process's network namespace."""
+
+    def __init__(self, config: ProxyConfig) -> None:
+        """Open the sockets and subscribe to foreign changes. Raises KernelError."""
+        nft = AnnouncedNft(lambda generation: self.ruleset_watch.expect_generation(generation))
+        backend = NftablesBackend(config.families, nft)
+        self.ruleset_watch = RulesetWatch(names.TABLE, (backend.port,))
+        self._engine = Engine(config, backend)
+        self._tracker = FactsTracker(self._engine.table)
+        self._tracker_complete = False
+
+    @property
+    def table(self) -> ServiceTable:
+        """Return the service table; only the thread that owns the engine may read it."""
+        return self._engine.table
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Queue changes; never touches the kernel."""
+        self._engine.apply(changes)
+
+    def sync(self) -> Outcome:
+        """Commit what is queued. Raises CommitFailed."""
+        return self._run(self._engine.sync)
+
+    def audit(self) -> Outcome:
+        """Read the kernel back, commit what is queued and repair what differs. Raises CommitFailed."""
+        return self._run(self._engine.audit)
+
+    def facts(self) -> Facts:
+        """Return the facts of the state in force."""
+        addresses = [address.address for address in local_addresses() if address.usable]
+        left_out = {f"{namespace}/{name}": why for (namespace, name), why in self._engine.left_out.items()}
+        return self._tracker.facts(addresses)._replace(left_out=left_out)
+
+    def _run(self, work: Callable[[], SyncResult]) -> Outcome:
+        try:
+            result = work()
+        except (CommitError, KernelError) as error:
+            # Which Services the failed attempt had planned is not told; read all of them after the next success.
+            self._tracker_complete = False
+            raise CommitFailed(str(error)) from error
+        if self._tracker_complete:
+            self._tracker.update(result.services)
+        else:
+            self._tracker.update_all()
+            self._tracker_complete = True
+        added = sum(before is None for before in result.rows.values())
+        removed = sum(key not in self.table.frontends for key in result.rows)
+        return Outcome(
+            generation=result.generation,
+            wrote=result.wrote,
+            elements=result.size,
+            added=added,
+            changed=len(result.rows) - added - removed,
+            removed=removed,
+            flows_deleted=result.flows_deleted,
+        )

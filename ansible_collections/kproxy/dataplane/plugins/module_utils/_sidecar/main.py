@@ -1,0 +1,183 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""kproxyd's command line: read the settings, put the parts together, run.
+
+Exit codes: 0 stopped by a signal; 1 cannot run here (the message says why); 2 wrong usage or configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ConfigError, ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import AddressWatch, local_addresses
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import logfmt, unpacked
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.answers import About, Answers
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.control import ControlServer, Question
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.daemon import Daemon, Parts
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.engine_dataplane import EngineDataplane
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import Event, Source
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.health_checks import HealthCheckServers
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.http_endpoints import (
+    HttpEndpoint,
+    health_routes,
+    metrics_routes,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.inbox import Inbox
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.journal import Journal
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.localhost_relay import LocalhostRelays
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.metrics import Metrics
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.reporter import Reporter
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sd_notify import Notifier
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.serving import ServingThread
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.settings import Settings, SettingsError, load
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sync_loop import SyncLoop
+
+LOG = logging.getLogger("kproxyd")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run kproxyd; returns the exit code."""
+    started_at = time.time()
+    arguments = _parser().parse_args(argv)
+    logfmt.configure("info", journald="JOURNAL_STREAM" in os.environ)
+    try:
+        settings = load(
+            arguments.config,
+            {
+                "source": arguments.source,
+                "nodeName": arguments.node_name,
+                "logLevel": arguments.log_level,
+                "socketPath": arguments.socket,
+                "stateDirectory": arguments.state_directory,
+            },
+        )
+        config = ProxyConfig.from_mapping({**settings.proxy, "nodeName": settings.node_name})
+    except (SettingsError, ConfigError) as error:
+        for problem in getattr(error, "problems", [str(error)]):
+            LOG.error("configuration: %s", problem)
+        return 2
+    logging.getLogger().setLevel(settings.log_level.upper())
+    try:
+        _assemble(settings, config, started_at).run()
+    except KernelError as error:
+        LOG.error("cannot run here: %s", error)
+        return 1
+    except OSError as error:
+        LOG.error("cannot run here: %s", error)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kproxyd",
+        description="Keep this node's kernel in step with the Services of a Kubernetes cluster.",
+        epilog="Exit codes: 0 stopped by a signal, 1 cannot run here, 2 wrong usage or configuration.",
+    )
+    parser.add_argument("--config", default="", metavar="FILE", help="KubeProxyConfiguration, YAML or JSON")
+    parser.add_argument("--source", metavar="SOURCE", help="api, or manifests:DIR (default: api)")
+    parser.add_argument("--node-name", metavar="NAME", help="this node's name in the cluster (default: the host name)")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
+    parser.add_argument("--socket", metavar="PATH", help="where kproxyctl asks (default: /run/kproxy/kproxyd.sock)")
+    parser.add_argument("--state-directory", metavar="DIR", help="for the change journal (default: /var/lib/kproxy)")
+    return parser
+
+
+def make_source(settings: Settings) -> Source:
+    """Return where the objects come from. Imports only what that source needs."""
+    if settings.source == "api":
+        from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.api_source import ApiSource
+
+        return ApiSource(settings.kubeconfig, settings.node_name)
+    from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.manifests_source import ManifestsSource
+
+    return ManifestsSource(settings.source.partition(":")[2])
+
+
+def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Daemon:
+    for name in unpacked.remove_other_versions():
+        LOG.info("removed the unpacked files of another version: %s", name)
+    for key in settings.left_aside:
+        LOG.info("setting %s has no meaning for kproxyd and is left aside", key)
+    inbox: Inbox[Event | Question] = Inbox()
+    metrics = Metrics()
+    journal = Journal(Path(settings.state_directory), settings.history_bytes)
+    dataplane = EngineDataplane(config)
+    # The daemon does not exist yet when its parts need to tell it something.
+    daemon: list[Daemon] = []
+    reporter = Reporter(metrics, journal, settings.sync_period, config.families, in_step=lambda: daemon[0].in_step())
+    sync_loop = SyncLoop(dataplane, reporter, settings.min_sync_period, settings.audit_period, config.families)
+    health_checks = HealthCheckServers(lambda: reporter.proxy_state().healthy)
+    relays = LocalhostRelays()
+    endpoints = _endpoints(settings, metrics, reporter, _before_scrape(metrics, health_checks, relays))
+    answers = Answers(
+        About(unpacked.version(), settings, started_at),
+        dataplane.table,
+        sync_loop,
+        reporter,
+        journal,
+        lambda: {address.address for address in local_addresses()},
+        lambda: tuple(endpoint.failure for endpoint in endpoints if endpoint.failure),
+    )
+    daemon.append(
+        Daemon(
+            Parts(
+                dataplane=dataplane,
+                source=make_source(settings),
+                sync_loop=sync_loop,
+                reporter=reporter,
+                metrics=metrics,
+                answers=answers,
+                serving=ServingThread(),
+                health_checks=health_checks,
+                relays=relays,
+                endpoints=endpoints,
+                control=ControlServer(settings.socket_path, inbox.put),
+                notifier=Notifier(),
+                inbox=inbox,
+                ruleset_watch=dataplane.ruleset_watch,
+                address_watch=AddressWatch(),
+                bind_hard_fail=settings.bind_hard_fail,
+                started_at=started_at,
+            )
+        )
+    )
+    return daemon[0]
+
+
+def _endpoints(
+    settings: Settings, metrics: Metrics, reporter: Reporter, before_scrape: Callable[[], None]
+) -> tuple[HttpEndpoint, ...]:
+    endpoints = []
+    if settings.healthz is not None:
+        endpoints.append(HttpEndpoint("health", settings.healthz, health_routes(reporter.proxy_state, metrics)))
+    if settings.metrics is not None:
+        shown = {**settings._asdict(), "proxy": dict(settings.proxy)}
+        routes = metrics_routes(metrics, before_scrape, settings.mode, shown)
+        endpoints.append(HttpEndpoint("metrics", settings.metrics, routes))
+    return tuple(endpoints)
+
+
+def _before_scrape(metrics: Metrics, health_checks: HealthCheckServers, relays: LocalhostRelays) -> Callable[[], None]:
+    """Return what fills in the figures that the serving thread owns."""
+
+    def fill() -> None:
+        counters = relays.counters()
+        for family in (4, 6):
+            metrics.relay_listeners.labels(ip_family=f"IPv{family}").set(counters.listeners[family])
+            metrics.relay_failures.labels(ip_family=f"IPv{family}").set(counters.creation_failures[family])
+        metrics.health_check_failures.set(len(health_checks.failures))
+
+    return fill
+
+
+if __name__ == "__main__":
+    sys.exit(main())
