@@ -36,12 +36,43 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.catego
     categorize,
 )
 
-_REJECT = Target(REJECT)
+
+class _Targets(NamedTuple):
+    """What happens to each kind of client, and which endpoint sets that takes."""
+
+    outsiders: Target
+    pods: Target
+    node: Target
+    uses_cluster: bool
+    uses_local: bool
+
+
+def _targets(outsiders: Target, pods: Target, node: Target) -> _Targets:
+    used = (outsiders.endpoint_set, pods.endpoint_set, node.endpoint_set)
+    return _Targets(outsiders, pods, node, CLUSTER in used, LOCAL in used)
+
+
 _DROP = Target(DROP)
 _CLUSTER_PLAIN = Target(DNAT, CLUSTER, False)
 _CLUSTER_MASQUERADED = Target(DNAT, CLUSTER, True)
 _LOCAL_PLAIN = Target(DNAT, LOCAL, False)
 _LOCAL_MASQUERADED = Target(DNAT, LOCAL, True)
+
+_NOBODY = _targets(Target(REJECT), Target(REJECT), Target(REJECT))
+_ELSEWHERE = _targets(_DROP, _DROP, _DROP)
+_EXTERNAL = _targets(_CLUSTER_MASQUERADED, _CLUSTER_MASQUERADED, _CLUSTER_MASQUERADED)
+_EXTERNAL_LOCAL = _targets(_LOCAL_PLAIN, _CLUSTER_PLAIN, _CLUSTER_MASQUERADED)
+_EXTERNAL_ELSEWHERE = _targets(_DROP, _CLUSTER_PLAIN, _CLUSTER_MASQUERADED)
+# Cluster IPs by (Local policy, how masquerading is decided).
+_EVERYBODY, _STRANGERS, _NEVER = "everybody", "strangers", "never"
+_INTERNAL = {
+    (False, _EVERYBODY): _EXTERNAL,
+    (False, _STRANGERS): _targets(_CLUSTER_MASQUERADED, _CLUSTER_PLAIN, _CLUSTER_MASQUERADED),
+    (False, _NEVER): _targets(_CLUSTER_PLAIN, _CLUSTER_PLAIN, _CLUSTER_PLAIN),
+    (True, _EVERYBODY): _targets(_LOCAL_MASQUERADED, _LOCAL_MASQUERADED, _LOCAL_MASQUERADED),
+    (True, _STRANGERS): _targets(_LOCAL_MASQUERADED, _LOCAL_PLAIN, _LOCAL_MASQUERADED),
+    (True, _NEVER): _targets(_LOCAL_PLAIN, _LOCAL_PLAIN, _LOCAL_PLAIN),
+}
 
 
 class NodeView(NamedTuple):
@@ -125,30 +156,40 @@ def _add_rows(
     view: NodeView,
 ) -> None:
     family, sets, width = built.family, built.sets, len(cluster_ip)
-    own = tuple(endpoint for endpoint in sets.cluster if endpoint.local)
-    seconds = service.affinity_seconds
+    own = tuple([endpoint for endpoint in sets.cluster if endpoint.local])
 
-    def add(ip: bytes, number: int, kind: str, targets: tuple[Target, Target, Target], **more: object) -> None:
-        outsiders, pods, node = targets
-        uses_local = LOCAL in (outsiders.endpoint_set, pods.endpoint_set, node.endpoint_set)
-        uses_cluster = CLUSTER in (outsiders.endpoint_set, pods.endpoint_set, node.endpoint_set)
+    def add(
+        ip: bytes,
+        number: int,
+        kind: str,
+        targets: _Targets,
+        source_ranges: tuple[tuple[bytes, bytes], ...] | None = None,
+        loopback: str = PASS,
+    ) -> None:
         key = FrontendKey(family, ip, port.protocol, number)
+        outsiders, pods, node, uses_cluster, uses_local = targets
+        cluster = sets.cluster if uses_cluster else ()
+        local = sets.local if uses_local else ()
         frontends[key] = Frontend(
             key,
             kind,
             built.name,
-            sets.cluster if uses_cluster else (),
-            sets.local if uses_local else (),
-            _node_endpoints(own if uses_cluster else (), sets.local if uses_local else ()),
+            cluster,
+            local,
+            _node_endpoints(own if uses_cluster else (), local),
             outsiders,
             pods,
             node,
-            more.get("source_ranges"),  # type: ignore[arg-type]
-            seconds,
-            str(more.get("loopback", PASS)),
+            source_ranges,
+            service.affinity_seconds,
+            loopback,
         )
 
+    add(cluster_ip, port.port, CLUSTER_IP, _internal_targets(built, view))
+    if not (port.node_port or service.external_ips or service.load_balancer_ips):
+        return
     external = _external_targets(built)
+    cluster_ip_row = frontends[FrontendKey(family, cluster_ip, port.protocol, port.port)]
     for ip in service.external_ips:
         if len(ip) == width:
             add(ip, port.port, EXTERNAL_IP, external)
@@ -156,8 +197,9 @@ def _add_rows(
     ranges = _source_ranges(service, width, view)
     for ip in service.load_balancer_ips:
         if len(ip) == width:
-            add(ip, port.port, LOAD_BALANCER, external, source_ranges=ranges)
-    add(cluster_ip, port.port, CLUSTER_IP, _internal_targets(built, view))
+            add(ip, port.port, LOAD_BALANCER, external, ranges)
+    # An address of the Service that is its cluster IP as well stays that.
+    frontends[cluster_ip_row.key] = cluster_ip_row
     if port.node_port:
         add(b"", port.node_port, NODE_PORT, external, loopback=_loopback(built, view))
 
@@ -168,31 +210,23 @@ def _node_endpoints(own: tuple[Endpoint, ...], local: tuple[Endpoint, ...]) -> t
     return tuple(sorted(set(own) | set(local)))
 
 
-def _internal_targets(built: BuiltPort, view: NodeView) -> tuple[Target, Target, Target]:
-    """Return the targets of a cluster IP, for outsiders, pods and the node."""
+def _internal_targets(built: BuiltPort, view: NodeView) -> _Targets:
+    """Return the targets of a cluster IP."""
     sets = built.sets
-    usable = sets.local if built.internal_local else sets.cluster
-    if not usable:
-        verdict = _DROP if built.internal_local and sets.exists else _REJECT
-        return verdict, verdict, verdict
-    plain, masqueraded = (
-        (_LOCAL_PLAIN, _LOCAL_MASQUERADED) if built.internal_local else (_CLUSTER_PLAIN, _CLUSTER_MASQUERADED)
-    )
+    if not (sets.local if built.internal_local else sets.cluster):
+        return _ELSEWHERE if built.internal_local and sets.exists else _NOBODY
     if view.config.masquerade_all:
-        return masqueraded, masqueraded, masqueraded
-    if built.family in view.detected:
-        return masqueraded, plain, masqueraded
-    return plain, plain, plain
+        return _INTERNAL[built.internal_local, _EVERYBODY]
+    return _INTERNAL[built.internal_local, _STRANGERS if built.family in view.detected else _NEVER]
 
 
-def _external_targets(built: BuiltPort) -> tuple[Target, Target, Target]:
-    """Return the targets of external addresses and NodePorts, for outsiders, pods and the node."""
-    sets = built.sets
-    if not sets.exists:
-        return _REJECT, _REJECT, _REJECT
+def _external_targets(built: BuiltPort) -> _Targets:
+    """Return the targets of external addresses and NodePorts."""
+    if not built.sets.exists:
+        return _NOBODY
     if not built.external_local:
-        return _CLUSTER_MASQUERADED, _CLUSTER_MASQUERADED, _CLUSTER_MASQUERADED
-    return (_LOCAL_PLAIN if sets.local else _DROP), _CLUSTER_PLAIN, _CLUSTER_MASQUERADED
+        return _EXTERNAL
+    return _EXTERNAL_LOCAL if built.sets.local else _EXTERNAL_ELSEWHERE
 
 
 def _source_ranges(service: Service, width: int, view: NodeView) -> tuple[tuple[bytes, bytes], ...] | None:

@@ -98,6 +98,8 @@ class Frontend(NamedTuple):
     @property
     def short_circuited(self) -> bool:
         """Pods and the node are treated other than outsiders: they skip the Local policy."""
+        if self.kind == CLUSTER_IP:
+            return False
         return (
             self.outsiders.verdict != self.pods.verdict
             or self.outsiders.endpoint_set != self.pods.endpoint_set

@@ -89,7 +89,8 @@ class ServiceTable:
         before: dict[FrontendKey, Frontend | None] = {}
         for key in services:
             self._replan(key, before)
-        for frontend_key in [key for key, row in before.items() if self.frontends.get(key) == row]:
+        unchanged = [key for key, row in before.items() if row is not None and self.frontends.get(key) == row]
+        for frontend_key in unchanged:
             del before[frontend_key]
         return TableDelta(before, rules_changed, frozenset(touched.udp_families), frozenset(services))
 
@@ -125,10 +126,11 @@ class ServiceTable:
             self.built[service] = built
         else:
             self.built.pop(service, None)
-        wanted = {row.key for row in built.frontends}
-        for row in known.frontends:
-            if row.key not in wanted:
-                self._release(row.key, service, before)
+        if known.frontends:
+            wanted = {row.key for row in built.frontends}
+            for row in known.frontends:
+                if row.key not in wanted:
+                    self._release(row.key, service, before)
         for row in built.frontends:
             self._claim(row, service, before)
 

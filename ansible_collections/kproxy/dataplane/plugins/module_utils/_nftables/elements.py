@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import (
@@ -73,11 +74,8 @@ def row_elements(row: Frontend) -> RowElements:
         own.append((prefix + names.SHORT_CIRCUIT, raw, _short_circuit(row, node_port)))
     if row.affinity_seconds:
         own += _affinity(row, raw, prefix)
-    shared: list[tuple[str, Key]] = []
-    if row.kind == CLUSTER_IP:
-        shared.append((names.CLUSTER_IPS, key.ip))
-    for endpoint in row.node_endpoints:
-        shared.append((names.HAIRPIN, hairpin_key(endpoint, key.protocol)))
+    shared: list[tuple[str, Key]] = [(names.CLUSTER_IPS, key.ip)] if row.kind == CLUSTER_IP else []
+    shared += [(names.HAIRPIN, hairpin_key(endpoint, key.protocol)) for endpoint in row.node_endpoints]
     if row.source_ranges is not None:
         own.append((names.SOURCE_RESTRICTED, raw, None))
         own += [(names.ALLOWED_SOURCES, source_range_key(key, *ends), None) for ends in row.source_ranges]
@@ -124,16 +122,21 @@ def _verdict(row: Frontend, target: Target, node_port: bool) -> str:
         if not mark:
             return "goto " + pinned_chain(row, target.endpoint_set)
         return "goto %s%s-affinity" % (names.NODE_PORT if node_port else "", mark)
-    chain = pick_chain(len(row.endpoints(target)), target.endpoint_set, node_port)
-    return "goto " + (marked_chain(mark, chain) if mark else chain)
+    return _goto_pick(mark, len(row.endpoints(target)), target.endpoint_set, node_port)
 
 
 def _short_circuit(row: Frontend, node_port: bool) -> str:
     # The node's connections are masqueraded, those of pods are not: the chain tells them apart.
     if row.affinity_seconds:
         return "goto %s%s-affinity" % (names.NODE_PORT if node_port else "", names.SHORT_CIRCUITED)
-    chain = pick_chain(len(row.cluster_endpoints), CLUSTER, node_port)
-    return "goto " + marked_chain(names.SHORT_CIRCUITED, chain)
+    return _goto_pick(names.SHORT_CIRCUITED, len(row.cluster_endpoints), CLUSTER, node_port)
+
+
+@lru_cache(maxsize=4096)
+def _goto_pick(mark: str, count: int, endpoint_set: str, node_port: bool) -> str:
+    """Return the verdict that picks one of count endpoints; the same object for the same verdict, to save memory."""
+    chain = pick_chain(count, endpoint_set, node_port)
+    return "goto %s" % (marked_chain(mark, chain) if mark else chain)
 
 
 def _affinity(row: Frontend, raw: bytes, prefix: str) -> list[tuple[str, Key, str | None]]:

@@ -90,10 +90,11 @@ class Planner:
         for family in self.families:
             self._plan_structure(family, found[family], plan)
         claims: _Claims = {}
-        shared: set[tuple[SetName, Key]] = set()
         for row in table.frontends.values():
-            self._put_row(None, row, plan, shared, claims)
-        self._settle_shared(shared, plan.transaction)
+            self._put_row(None, row, plan, claims)
+        self._settle_shared(
+            [(set_name, key) for set_name, needed in self._needed.items() for key in needed], plan.transaction
+        )
         for set_name in self._element_sets():
             claimed: set[Key] | dict[Key, int] = claims.get(set_name, set())
             if set_name.name in (names.CLUSTER_IPS, names.HAIRPIN):
@@ -109,11 +110,11 @@ class Planner:
         plan = Plan()
         if delta.rules_changed:
             self._plan_rules(table, plan)
-        shared: set[tuple[SetName, Key]] = set()
         ports: set[tuple[int, ServicePortName]] = set()
+        shared: set[tuple[SetName, Key]] = set()
         for key, before in delta.before.items():
             row = table.frontends.get(key)
-            self._put_row(before, row, plan, shared, None)
+            shared.update(self._put_row(before, row, plan, None))
             for either in (before, row):
                 if either is not None and either.affinity_seconds:
                     ports.add((key.family, either.service_port))
@@ -190,6 +191,8 @@ class Planner:
                 plan.restructured.add(family)
 
     def _need_chain(self, family: int, name: str, plan: Plan) -> None:
+        if not structure.is_pick_chain(name):
+            return
         declared = [item for item in structure.pick_chains(family, name) if item.name not in self._chains[family]]
         # A chain must exist before a rule can name it: the pick chain comes first.
         declared.reverse()
@@ -206,14 +209,13 @@ class Planner:
     # ------------------------------------------------------------------ rows
 
     def _put_row(
-        self,
-        before: Frontend | None,
-        row: Frontend | None,
-        plan: Plan,
-        shared: set[tuple[SetName, Key]],
-        claims: _Claims | None,
-    ) -> None:
-        """Plan one row: from what it was to what it is, either of which may be nothing."""
+        self, before: Frontend | None, row: Frontend | None, plan: Plan, claims: _Claims | None
+    ) -> list[tuple[SetName, Key]]:
+        """Plan one row, from what it was to what it is, either of which may be nothing.
+
+        Returns the shared elements whose count of users changed; they are settled when all rows are planned.
+        claims: where to note which elements rows need, if what nobody claims is to go.
+        """
         new = row_elements(row) if row is not None else NOTHING
         old = row_elements(before) if before is not None else NOTHING
         either = row if row is not None else before
@@ -229,12 +231,14 @@ class Planner:
             for space in old.slots:
                 if space[:3] not in kept:
                     self._put_slots(set_names[space.map_name], space._replace(endpoints=()), transaction, claims)
+        shared = []
         for change, items in ((1, new.shared), (-1, old.shared)):
             for name, key in items:
                 set_name = set_names[name]
                 needed = self._needed.setdefault(set_name, {})
                 needed[key] = needed.get(key, 0) + change
-                shared.add((set_name, key))
+                shared.append((set_name, key))
+        return shared
 
     def _put_own(
         self,
@@ -250,17 +254,15 @@ class Planner:
         for name, key, verdict in new.own:
             set_name = set_names[name]
             mirror = self.mirror.of(set_name)
-            held = mirror.get(key, _MISSING)
             wanted: Held = (verdict, comment) if verdict is not None else None
+            held = mirror.get(key, _MISSING) if mirror else _MISSING
             if held != wanted:
                 if held is not _MISSING:
                     transaction.delete(set_name, key)
                 transaction.add(set_name, key, verdict, comment if verdict is not None else None)
-                if verdict is not None and verdict.startswith(_GOTO):
-                    chain = verdict[len(_GOTO) :]
-                    if chain not in chains and structure.is_pick_chain(chain):
-                        self._need_chain(family, chain, plan)
-            if claims is not None:
+                if verdict is not None and verdict.startswith(_GOTO) and verdict[len(_GOTO) :] not in chains:
+                    self._need_chain(family, verdict[len(_GOTO) :], plan)
+            if claims is not None and mirror:
                 claims.setdefault(set_name, set()).add(key)
         if old.own:
             kept = {(name, key) for name, key, _verdict in new.own}
@@ -270,14 +272,22 @@ class Planner:
 
     def _put_slots(self, set_name: SetName, space: SlotSpace, transaction: Transaction, claims: _Claims | None) -> None:
         mirror = self.mirror.of(set_name)
+        if not mirror:
+            if space.endpoints:
+                transaction.adds.setdefault(set_name, []).extend(
+                    [
+                        (slot_key(space.prefix, slot), endpoint_value(endpoint), None)
+                        for slot, endpoint in enumerate(space.endpoints, space.first)
+                    ]
+                )
+            return
         prefix, slot = space.prefix, space.first
         held: list[bytes] = []
-        if mirror:
+        value = mirror.get(slot_key(prefix, slot))
+        while isinstance(value, bytes):
+            held.append(value)
+            slot += 1
             value = mirror.get(slot_key(prefix, slot))
-            while isinstance(value, bytes):
-                held.append(value)
-                slot += 1
-                value = mirror.get(slot_key(prefix, slot))
         wanted = [endpoint_value(endpoint) for endpoint in space.endpoints]
         slots = assign(held, wanted)
         first, kept = space.first, len(held)

@@ -23,7 +23,7 @@ _PINS_LIFETIME_SECONDS = 86400
 
 _PICK_CHAIN = re.compile(
     "(?:(?P<mark>%s)-)?(?P<pick>(?:%s)?%s(?:-local)?-(?P<count>[1-9][0-9]*))"
-    % ("|".join((names.CLUSTER_IP, names.EXTERNAL, names.SHORT_CIRCUITED)), names.NODE_PORT, names.PICK)
+    % (f"{names.CLUSTER_IP}|{names.EXTERNAL}|{names.SHORT_CIRCUITED}", names.NODE_PORT, names.PICK)
 )
 
 

@@ -28,6 +28,11 @@ def candidates(service_port: ServicePort, slices: Iterable[EndpointSlice]) -> Ca
             if slice_port.name != service_port.name or slice_port.protocol != service_port.protocol:
                 continue
             port = slice_port.port
+            if not found:
+                found = {(endpoint.ip, port): endpoint for endpoint in piece.endpoints}
+                if len(found) == len(piece.endpoints):
+                    continue
+                found = {}
             for endpoint in piece.endpoints:
                 key = (endpoint.ip, port)
                 known = found.get(key)

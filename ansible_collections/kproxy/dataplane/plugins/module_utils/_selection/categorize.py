@@ -4,10 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import SliceEndpoint
 from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.candidates import Candidates
 from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.topology import topology_filter
 
@@ -45,25 +43,30 @@ def categorize(found: Candidates, node_name: str, zone: str) -> EndpointSets:
     """
     if not found:
         return NO_ENDPOINTS
-    ready = [(key, entry) for key, entry in found.items() if entry.ready]
-    if ready:
-        in_topology = topology_filter([entry for _key, entry in ready], node_name, zone)
-        cluster = [(key, entry) for key, entry in ready if in_topology is None or in_topology(entry)]
+    ready = [
+        (Endpoint(ip, port, entry.node_name == node_name), entry) for (ip, port), entry in found.items() if entry.ready
+    ]
+    if not ready:
+        # Without ready endpoints anywhere, the Cluster policy already uses every draining one.
+        draining = _draining(found, node_name)
+        return EndpointSets(draining, tuple(endpoint for endpoint in draining if endpoint.local), bool(draining))
+    in_topology = topology_filter([entry for _endpoint, entry in ready], node_name, zone)
+    everywhere = sorted([endpoint for endpoint, _entry in ready])
+    if in_topology is None:
+        cluster = tuple(everywhere)
     else:
-        cluster = _draining(found.items())
-    local = [(key, entry) for key, entry in ready if entry.node_name == node_name]
-    if not local:
-        local = [(key, entry) for key, entry in _draining(found.items()) if entry.node_name == node_name]
-    # Without ready endpoints anywhere, cluster already holds every draining one.
-    return EndpointSets(_endpoints(cluster, node_name), _endpoints(local, node_name), bool(cluster))
+        cluster = tuple(sorted([endpoint for endpoint, entry in ready if in_topology(entry)]))
+    local = tuple([endpoint for endpoint in everywhere if endpoint.local])
+    if not local and len(ready) < len(found):
+        local = tuple([endpoint for endpoint in _draining(found, node_name) if endpoint.local])
+    return EndpointSets(cluster, local, True)
 
 
-_Entries = Iterable[tuple[tuple[bytes, int], SliceEndpoint]]
-
-
-def _draining(entries: _Entries) -> list[tuple[tuple[bytes, int], SliceEndpoint]]:
-    return [(key, entry) for key, entry in entries if not entry.ready and entry.serving and entry.terminating]
-
-
-def _endpoints(entries: _Entries, node_name: str) -> tuple[Endpoint, ...]:
-    return tuple(sorted(Endpoint(ip, port, entry.node_name == node_name) for (ip, port), entry in entries))
+def _draining(found: Candidates, node_name: str) -> tuple[Endpoint, ...]:
+    return tuple(
+        sorted(
+            Endpoint(ip, port, entry.node_name == node_name)
+            for (ip, port), entry in found.items()
+            if not entry.ready and entry.serving and entry.terminating
+        )
+    )

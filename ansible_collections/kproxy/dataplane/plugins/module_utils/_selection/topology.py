@@ -18,6 +18,9 @@ def topology_filter(ready: list[SliceEndpoint], node_name: str, zone: str) -> Fi
     of them names this node or zone. Only ready endpoints are asked. Source: pkg/proxy/topology.go
     topologyModeFromHints.
     """
+    first = ready[0]
+    if not first.node_hints and not first.zone_hints:
+        return None
     if all(entry.node_hints for entry in ready) and any(node_name in entry.node_hints for entry in ready):
         return lambda entry: node_name in entry.node_hints
     if zone and all(entry.zone_hints for entry in ready) and any(zone in entry.zone_hints for entry in ready):
