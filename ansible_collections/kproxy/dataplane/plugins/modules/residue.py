@@ -38,11 +38,10 @@ options:
     default: absent
   owners:
     description:
-      - Whose objects to remove.
+      - Whose objects to remove, of V(kube-proxy), V(kubelet), V(network-policy-agent) and V(either).
       - V(kubelet) brings its chains back within a minute unless its configuration has C(makeIPTablesUtilChains=false).
     type: list
     elements: str
-    choices: [kube-proxy, kubelet, network-policy-agent, either]
     default: [kube-proxy]
   forward_drop:
     description:
@@ -55,7 +54,7 @@ options:
 seealso:
   - module: kproxy.dataplane.residue_info
 notes:
-  - Fails without a change while a kube-proxy process works on this network namespace.
+  - Fails without a change while a kube-proxy process works on this network namespace; in check mode it only warns.
 """
 
 EXAMPLES = r"""
@@ -114,10 +113,14 @@ def refuse_unsafe(module: AnsibleModule, capture: ledger.Capture, plan: removal.
     """Fail while kube-proxy runs, and when forwarding would stop; the latter may be waived."""
     running = processes.running("kube-proxy")
     if running and ownership.KUBE_PROXY in module.params["owners"]:
-        module.fail_json(
-            msg=f"kube-proxy runs on this node (process {', '.join(map(str, running))}) and would write its rules"
+        message = (
+            f"kube-proxy runs on this node (process {', '.join(map(str, running))}) and would write its rules"
             " again; exclude the node from its DaemonSet and wait until the process is gone"
         )
+        if module.check_mode:  # a preview may come before kube-proxy is stopped
+            module.warn(message)
+        else:
+            module.fail_json(msg=message)
     for loss in removal.lost_forwarding(capture, plan):
         if module.params["forward_drop"] == "refuse":
             module.fail_json(
@@ -149,12 +152,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["absent"], "default": "absent"},
-            "owners": {
-                "type": "list",
-                "elements": "str",
-                "choices": ["kube-proxy", "kubelet", "network-policy-agent", "either"],
-                "default": ["kube-proxy"],
-            },
+            "owners": {"type": "list", "elements": "str", "default": ["kube-proxy"]},
             "node_ports": {"type": "list", "elements": "str", "default": []},
             "forward_drop": {"type": "str", "choices": ["refuse", "warn"], "default": "refuse"},
         },
