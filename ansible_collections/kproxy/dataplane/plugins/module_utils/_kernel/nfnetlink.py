@@ -39,6 +39,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink i
     text_attribute,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import (
+    IntervalEnd,
     Key,
     SetName,
     Transaction,
@@ -130,7 +131,10 @@ class Nfnetlink:
         for part in split(transaction, self._socket.send_limit()):
             pieces = encoding.encode_pieces(part)
             datagram, last = self._build(pieces, expected_generation if not batches else None)
-            self._exchange(pieces, datagram, last)
+            try:
+                self._exchange(pieces, datagram, last)
+            except ElementError as error:
+                raise _renumbered(error, transaction) from error
             batches += 1
             sent += len(datagram)
         return batches, sent
@@ -338,10 +342,22 @@ def _element_error(piece: encoding.Piece, offset: int | None, failure: Failure) 
     return ElementError(piece.set_name, piece.operation, index, key, failure.errno, failure.text)
 
 
+def _renumbered(error: ElementError, transaction: Transaction) -> ElementError:
+    """Return the error of a part of the transaction with the element's position in the whole."""
+    if error.key is None:
+        return error
+    if error.operation == encoding.ADD:
+        keys = [element[0] for element in transaction.adds[error.set_name]]
+    else:
+        keys = transaction.deletes[error.set_name]
+    index = keys.index(error.key)
+    return ElementError(error.set_name, error.operation, index, error.key, error.errno, error.detail)
+
+
 def decode_key(element: bytes) -> Key:
     """Return the key of one encoded element."""
     parts = attribute_map(memoryview(element)[4:])
     first = bytes(attribute_map(parts[nft.ELEM_KEY])[nft.DATA_VALUE])
     if nft.ELEM_KEY_END in parts:
         return (first, bytes(attribute_map(parts[nft.ELEM_KEY_END])[nft.DATA_VALUE]))
-    return first
+    return IntervalEnd(first) if nft.ELEM_FLAGS in parts else first
