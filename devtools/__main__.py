@@ -18,7 +18,6 @@ COMMANDS = {
     "vagrant": "the lab on virtual machines, for what needs a kernel of its own",
     "conformance": "the corpus of service semantics, with real packets or against the service table",
     "bench": "sync | connect: benchmarks, printed as figures and ratios",
-    "apiserver": "the stand-in API server by itself",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -21,6 +22,7 @@ def parser() -> argparse.ArgumentParser:
     verbs = result.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="build and start the nodes; those that run are left alone")
     up.add_argument("node", nargs="*", help="only these nodes")
+    up.add_argument("--json", action="store_true", help="print how to reach the nodes, in the form molecule reads")
     verbs.add_parser("down", help="remove the lab and all it left on the host")
     pod = verbs.add_parser("pods", help="start the pods behind the EndpointSlices of a folder of manifests")
     pod.add_argument("folder", type=Path, nargs="?", default=ROOT / "examples/services")
@@ -31,10 +33,14 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def up(lab: Lab, names: list[str]) -> int:
-    """Start nodes and say how long it took."""
+def up(lab: Lab, names: list[str], as_json: bool) -> int:
+    """Start nodes and say how long it took, or how to reach them."""
     begin = time.monotonic()
     started = machines.up(lab, nodes(names))
+    if as_json:
+        reach = {"user": "root", "port": 22, "identity_file": str(ssh.IDENTITY)}
+        print(json.dumps([{"instance": node.name, "address": node.ipv4, **reach} for node in nodes(names)]))
+        return 0
     running = len(nodes(names)) - len(started)
     print(f"lab {lab.instance}: {len(started)} nodes started, {running} already up, {time.monotonic() - begin:.1f} s")
     return 0
@@ -76,7 +82,7 @@ def main(argv: list[str]) -> int:
     try:
         lab = Lab(arguments.instance) if arguments.instance else Lab.from_environment()
         if arguments.verb == "up":
-            return up(lab, arguments.node)
+            return up(lab, arguments.node, arguments.json)
         if arguments.verb == "down":
             machines.down(lab)
             return 0

@@ -1,0 +1,50 @@
+"""`./dev molecule SCENARIO`: `molecule test` of one scenario on a lab of its own, beside any other."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+
+from devtools.environment import BIN, CACHE, ROOT
+from devtools.lab import machines
+from devtools.lab.topology import Lab, LabError
+
+
+def scenarios() -> list[str]:
+    """Return the names of the project's scenarios."""
+    return sorted(path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml"))
+
+
+def instance(scenario: str) -> str:
+    """Return the name of a scenario's lab; underscores do not fit into one."""
+    return f"m-{scenario.replace('_', '-')}"
+
+
+def main(argv: list[str]) -> int:
+    """Run a scenario from nothing to nothing; with --keep its nodes stay for a look around."""
+    parser = argparse.ArgumentParser(prog="./dev molecule", description=__doc__)
+    parser.add_argument("scenario", choices=scenarios())
+    parser.add_argument("--keep", action="store_true", help="leave the nodes up: ./dev lab --instance m-SCENARIO ssh NODE")
+    arguments = parser.parse_args(argv)
+    lab = Lab(instance(arguments.scenario))
+    environment = os.environ | {
+        "KPROXY_LAB": lab.instance,
+        "MOLECULE_EPHEMERAL_DIRECTORY": str(CACHE / "molecule" / arguments.scenario),
+        # Molecule writes its own settings file per scenario.
+        "ANSIBLE_CONFIG": "",
+        # Said of scenarios at the top level, which is where ours are.
+        "MOLECULE_GLOB": str(ROOT / "molecule/*/molecule.yml"),
+    }
+    command = [str(BIN / "molecule"), "test", "--scenario-name", arguments.scenario]
+    if arguments.keep:
+        command += ["--destroy", "never"]
+    try:
+        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    finally:
+        if not arguments.keep:
+            try:
+                machines.down(lab)
+            except LabError as error:
+                print(f"dev molecule: {error}", file=sys.stderr)

@@ -1,0 +1,107 @@
+"""The stages of `./dev test`: what is checked and by which command. Adding a check is adding an entry."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from devtools import ansible_test
+from devtools.bootstrap import BUILD_PACKAGES, OLDEST, ensure_environment, ensure_packages
+from devtools.environment import BIN, COLLECTION, ROOT
+
+PYTEST = ["pytest", "--color=no", "-p", "no:cacheprovider"]
+DEV = [sys.executable, "-m", "devtools"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One command of a stage."""
+
+    command: list[str]
+    folder: Path = ROOT
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A named check. The commands are made when its turn comes, since some need copies or environments first."""
+
+    name: str
+    what: str
+    works: Callable[[], list[Work]]
+
+
+def of(*commands: list[str]) -> Callable[[], list[Work]]:
+    """Return commands run as they are from the project's root."""
+    return lambda: [Work(command) for command in commands]
+
+
+def packet_tests() -> list[Work]:
+    """Every test folder that needs root and namespaces; the eBPF ones also rebuild the programs."""
+    ensure_packages(BUILD_PACKAGES)
+    return [Work([*PYTEST, "tests", "--ignore=tests/devtools"])]
+
+
+def on_both_cores(*verbs: list[str]) -> Callable[[], list[Work]]:
+    """Return ansible-test commands for the newest ansible-core here and for the oldest supported one."""
+
+    def works() -> list[Work]:
+        found = []
+        for name, venv in (("newest", BIN.parent), ("oldest", ensure_environment(OLDEST))):
+            folder, environment = ansible_test.copy_collection(name), ansible_test.environment(venv)
+            version = python_version(venv)
+            for verb in verbs:
+                command = [str(venv / "bin/ansible-test"), *verb, "--local", "--python", version]
+                found.append(Work(command, folder, environment))
+        return found
+
+    return works
+
+
+def playbook_syntax() -> list[Work]:
+    """Return a syntax check per inventory and ansible-core; the group names must not cost a warning either."""
+    inventories = sorted(path.parent for path in (COLLECTION / "inventories").glob("*/hosts.yml"))
+    return [
+        Work([str(venv / "bin/ansible-playbook"), "-i", str(inventory), "--syntax-check", "site.yml"])
+        for venv in (BIN.parent, ensure_environment(OLDEST))
+        for inventory in inventories
+    ]
+
+
+def python_version(venv: Path) -> str:
+    """Return the minor version of an environment's Python, as ansible-test wants it."""
+    return next(venv.glob("lib/python3*")).name.removeprefix("python")
+
+
+def molecule_scenarios() -> list[Work]:
+    """Return one run per scenario that runs on lab nodes; those on virtual machines are run by ./dev vagrant."""
+    scenarios = sorted(path.parent.name for path in ROOT.glob("molecule/*/molecule.yml"))
+    return [Work([*DEV, "molecule", scenario]) for scenario in scenarios if scenario != "vagrant"]
+
+
+STAGES = [
+    Stage("ruff", "lint of all Python", of(["ruff", "check", "."])),
+    Stage("mypy", "strict types of all Python", of(["mypy"])),
+    Stage("unit", "tables of cases, no kernel", of([*PYTEST, str(COLLECTION / "tests/unit"), "tests/devtools"])),
+    Stage("packets", "real packets, tables and programs in namespaces", packet_tests),
+    Stage("corpus-model", "the corpus against the service table", of([*DEV, "conformance", "--backend", "model"])),
+    Stage("corpus-nft", "the corpus with packets through nftables", of([*DEV, "conformance", "--backend", "nft"])),
+    Stage("ansible-lint", "roles and playbooks, production profile", of(["ansible-lint", "--offline", "--strict"])),
+    Stage("syntax", "playbooks with every inventory, on both cores", playbook_syntax),
+    Stage(
+        "docs",
+        "changelog fragments and the documentation of modules and roles",
+        lambda: [
+            Work([str(BIN / "antsibull-changelog"), "lint"], COLLECTION),
+            Work(
+                [str(BIN / "antsibull-docs"), "lint-collection-docs", "--plugin-docs", "."],
+                ansible_test.copy_collection("docs"),
+            ),
+        ],
+    ),
+    Stage("sanity", "ansible-test sanity on both cores", on_both_cores(["sanity"])),
+    Stage("ansible-units", "ansible-test units on both cores", on_both_cores(["units"])),
+    Stage("molecule", "scenarios on lab nodes: converge, idempotence, verify", molecule_scenarios),
+]

@@ -1,0 +1,67 @@
+"""`./dev test`: counting what stages print, and a verdict that no stage can hide from."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import pytest
+
+from devtools.stages import STAGES, Stage, Work
+from devtools.test import Result, counted, run_stage, summary
+
+CLOSING_LINES = [
+    # name              printed                                              counts
+    ("pytest",          "=== 1 failed, 3 passed, 2 skipped in 0.1s ===",     {"failed": 1, "passed": 3, "skipped": 2}),
+    ("pytest, errors",  "=== 3 passed, 1 error in 0.1s ===",                 {"passed": 3, "failed": 1}),
+    ("corpus",          "12 passed, 0 failed, 1 skipped",                    {"passed": 12, "skipped": 1}),
+    ("the last counts", "== 1 failed, 1 passed in 1s ==\n5 passed in 2s\nx", {"passed": 5}),
+    ("none",            "all checks passed!\nskipped 3 files",               {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "counts"), [row[1:] for row in CLOSING_LINES], ids=[row[0] for row in CLOSING_LINES])
+def test_counted(text: str, counts: dict[str, int]) -> None:
+    assert +counted(text) == Counter(counts)
+
+
+def script(text: str) -> Work:
+    return Work([sys.executable, "-c", text])
+
+
+RUNS = [
+    # name                         commands                                               passed  counts
+    ("one that counts",             ["print('2 passed in 1s')"],                          True,   {"passed": 2}),
+    ("one that does not count",     ["pass"],                                             True,   {"passed": 1}),
+    ("failing, not counting",       ["raise SystemExit(1)"],                              False,  {"failed": 1}),
+    ("failing, though all passed",  ["print('2 passed'); raise SystemExit(1)"],           False,  {"passed": 2, "failed": 1}),
+    ("the first of two fails",      ["raise SystemExit(1)", "print('2 passed')"],         False,  {"passed": 2, "failed": 1}),
+    ("nothing to run",              [],                                                   False,  {"failed": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("commands", "passed", "counts"), [row[1:] for row in RUNS], ids=[row[0] for row in RUNS])
+def test_run_stage(commands: list[str], passed: bool, counts: dict[str, int]) -> None:
+    result = run_stage(Stage("name", "what", lambda: [script(text) for text in commands]), "[1/1]")
+    assert (result.passed, +result.counts) == (passed, Counter(counts))
+
+
+def test_a_missing_program_fails_its_stage_alone() -> None:
+    result = run_stage(Stage("name", "what", lambda: [Work(["/nonexistent/program"])]), "[1/1]")
+    assert not result.passed
+
+
+def test_summary_closes_like_pytest() -> None:
+    results = [
+        Result("unit", True, Counter(passed=10, skipped=1), 1.5),
+        Result("molecule", False, Counter(failed=1, passed=2), 60.0),
+    ]
+    assert summary(results).splitlines() == [
+        "unit      ok          1.5 s  10 passed, 1 skipped",
+        "molecule  FAILED     60.0 s  1 failed, 2 passed",
+        "=== 1 failed, 12 passed, 1 skipped in 61.50s ===",
+    ]
+
+
+def test_stages_have_names_of_their_own() -> None:
+    assert len({stage.name for stage in STAGES}) == len(STAGES)
