@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     """Run a scenario from nothing to nothing; with --keep its nodes stay for a look around."""
     parser = argparse.ArgumentParser(prog="./dev molecule", description=__doc__)
     parser.add_argument("scenario", choices=scenarios())
-    parser.add_argument("--keep", action="store_true", help="leave the nodes up: ./dev lab --instance m-SCENARIO ssh NODE")
+    parser.add_argument("--keep", action="store_true", help="leave its nodes up: ./dev lab --instance m-SCENARIO ...")
     arguments = parser.parse_args(argv)
     lab = Lab(instance(arguments.scenario))
     environment = os.environ | {

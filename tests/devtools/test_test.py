@@ -30,13 +30,13 @@ def script(text: str) -> Work:
 
 
 RUNS = [
-    # name                         commands                                               passed  counts
-    ("one that counts",             ["print('2 passed in 1s')"],                          True,   {"passed": 2}),
-    ("one that does not count",     ["pass"],                                             True,   {"passed": 1}),
-    ("failing, not counting",       ["raise SystemExit(1)"],                              False,  {"failed": 1}),
-    ("failing, though all passed",  ["print('2 passed'); raise SystemExit(1)"],           False,  {"passed": 2, "failed": 1}),
-    ("the first of two fails",      ["raise SystemExit(1)", "print('2 passed')"],         False,  {"passed": 2, "failed": 1}),
-    ("nothing to run",              [],                                                   False,  {"failed": 1}),
+    # name                   commands                                       passed counts
+    ("counts",               ["print('2 passed in 1s')"],                   True,  {"passed": 2}),
+    ("does not count",       ["pass"],                                      True,  {"passed": 1}),
+    ("fails, not counting",  ["raise SystemExit(1)"],                       False, {"failed": 1}),
+    ("fails, all passed",    ["print('2 passed'); raise SystemExit(1)"],    False, {"passed": 2, "failed": 1}),
+    ("first of two fails",   ["raise SystemExit(1)", "print('2 passed')"],  False, {"passed": 2, "failed": 1}),
+    ("nothing to run",       [],                                            False, {"failed": 1}),
 ]  # fmt: skip
 
 
