@@ -44,8 +44,14 @@ class AnnouncedNft(NftCommand):
 class EngineDataplane:
     """One engine with the nftables backend in this process's network namespace."""
 
-    def __init__(self, config: ProxyConfig) -> None:
-        """Open the sockets and subscribe to foreign changes. Raises KernelError."""
+    def __init__(self, config: ProxyConfig, generation: int = 0) -> None:
+        """Open the sockets and subscribe to foreign changes. Raises KernelError.
+
+        Args:
+            config: what decides about packets.
+            generation: the last one of an earlier run; a restart that writes nothing stays at it.
+        """
+        self._generation = generation
         nft = AnnouncedNft(lambda generation: self.ruleset_watch.expect_generation(generation))
         backend = NftablesBackend(config.families, nft)
         self.ruleset_watch = RulesetWatch(names.TABLE, (backend.port,))
@@ -91,7 +97,7 @@ class EngineDataplane:
         added = sum(before is None for before in result.rows.values())
         removed = sum(key not in self.table.frontends for key in result.rows)
         return Outcome(
-            generation=result.generation,
+            generation=self._generation + result.generation,
             wrote=result.wrote,
             elements=result.size,
             added=added,

@@ -74,6 +74,14 @@ class Journal:
                 LOG.warning("the change history %s cannot be written: %s", self._path, error)
             self._broken = True
 
+    def last_commit(self) -> tuple[int, float]:
+        """Return generation and time of the latest commit of any run; (0, 0.0) if there is none."""
+        for entry in reversed(self.read(1000)):
+            generation, time = entry.get("generation"), entry.get("time")
+            if isinstance(generation, int) and isinstance(time, (int, float)) and entry.get("action") != "failed":
+                return generation, float(time)
+        return 0, 0.0
+
     def read(self, last: int) -> list[Mapping[str, Any]]:
         """Return up to that many of the latest entries, oldest first; damaged lines are left out."""
         entries = [*_lines(self._old), *_lines(self._path)]

@@ -110,10 +110,12 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
     inbox: Inbox[Event | Question] = Inbox()
     metrics = Metrics()
     journal = Journal(Path(settings.state_directory), settings.history_bytes)
-    dataplane = EngineDataplane(config)
+    generation, last_commit_at = journal.last_commit()
+    dataplane = EngineDataplane(config, generation)
     # The daemon does not exist yet when its parts need to tell it something.
     daemon: list[Daemon] = []
     reporter = Reporter(metrics, journal, settings.sync_period, config.families, in_step=lambda: daemon[0].in_step())
+    reporter.generation, reporter.last_commit_at = generation, last_commit_at
     sync_loop = SyncLoop(dataplane, reporter, settings.min_sync_period, settings.audit_period, config.families)
     health_checks = HealthCheckServers(lambda: reporter.proxy_state().healthy)
     relays = LocalhostRelays()

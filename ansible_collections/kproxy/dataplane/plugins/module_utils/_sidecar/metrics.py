@@ -8,7 +8,15 @@ below, because a commit here takes about a millisecond.
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.proxy_health import (
@@ -27,6 +35,8 @@ class Metrics:
 
     def __init__(self) -> None:
         """Register every metric; those that count events start at zero for both families."""
+        # kube-proxy exports no "_created" series, and they would double the size of a scrape.
+        disable_created_metrics()
         self.registry = CollectorRegistry()
         family = ("ip_family",)
         self.sync_seconds = self._histogram(
