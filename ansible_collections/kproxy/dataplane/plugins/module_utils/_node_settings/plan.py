@@ -26,7 +26,12 @@ class Ledger:
 
     def dump(self) -> str:
         """Return the text that ``load`` reads."""
-        document = {"format": _FORMAT, "set": dict(self.set), "before": dict(self.before), "modules": list(self.modules)}
+        document = {
+            "format": _FORMAT,
+            "set": dict(self.set),
+            "before": dict(self.before),
+            "modules": list(self.modules),
+        }
         return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
     @classmethod
@@ -37,7 +42,9 @@ class Ledger:
         try:
             document = json.loads(text)
             if document["format"] != _FORMAT:
-                raise LedgerError(f"the record of settings has format {document['format']!r}, this version knows {_FORMAT}")
+                raise LedgerError(
+                    f"the record of settings has format {document['format']!r}, this version knows {_FORMAT}"
+                )
             return cls(dict(document["set"]), dict(document["before"]), tuple(document["modules"]))
         except (ValueError, KeyError, TypeError) as error:
             raise LedgerError(f"the record of settings cannot be read: {error}") from error
@@ -59,7 +66,11 @@ def normal(value: str) -> str:
 
 
 def apply(
-    ledger: Ledger, current: Mapping[str, str], loaded: Iterable[str], sysctls: Mapping[str, Any], modules: Iterable[str]
+    ledger: Ledger,
+    current: Mapping[str, str],
+    loaded: Iterable[str],
+    sysctls: Mapping[str, Any],
+    modules: Iterable[str],
 ) -> Plan:
     """Return what gives the node the wanted settings, next to those it was given earlier.
 
@@ -83,9 +94,7 @@ def restore(ledger: Ledger, current: Mapping[str, str]) -> Plan:
     write = {
         name: value
         for name, value in ledger.before.items()
-        if name in current
-        and normal(current[name]) == ledger.set.get(name)
-        and normal(current[name]) != value
+        if name in current and normal(current[name]) == ledger.set.get(name) and normal(current[name]) != value
     }
     return Plan(write, (), Ledger(), ledger != Ledger())
 
@@ -93,7 +102,11 @@ def restore(ledger: Ledger, current: Mapping[str, str]) -> Plan:
 def sysctl_file(ledger: Ledger) -> str:
     """Return the text of the file that sets the values at boot; empty if there is none to set."""
     lines = [f"{name} = {value}\n" for name, value in sorted(ledger.set.items())]
-    return "# Set by kproxy.dataplane; the values from before are kept in its record of settings.\n" + "".join(lines) if lines else ""
+    return (
+        "# Set by kproxy.dataplane; the values from before are kept in its record of settings.\n" + "".join(lines)
+        if lines
+        else ""
+    )
 
 
 def modules_file(ledger: Ledger) -> str:

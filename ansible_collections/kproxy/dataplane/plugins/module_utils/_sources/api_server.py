@@ -114,6 +114,7 @@ def _get(url: str, connection: Connection, path: str, optional: bool) -> dict[st
             ca_path=connection.ca_cert,
             client_cert=connection.client_cert,
             client_key=connection.client_key,
+            validate_certs=connection.validate_certs,
             http_agent="kproxy.dataplane",
             # The way to a node's own control plane never leads through a proxy.
             use_proxy=False,

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import ssl
 import tempfile
@@ -13,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import kubeconfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.manifests import parse_text
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the API server is and who we are. Paths are on this machine; ``token`` is never printed."""
+    """Where the API server is and who we are. Paths are on this machine; the token is never printed."""
 
     servers: tuple[str, ...] = ()
     ca_cert: str | None = None
@@ -27,6 +25,7 @@ class Connection:
     client_key: str | None = None
     token: str | None = None
     timeout: int = 15
+    validate_certs: bool = True
 
     def __repr__(self) -> str:
         """Leave the credentials out."""
@@ -34,57 +33,26 @@ class Connection:
 
 
 def from_kubeconfig(path: str, folder: str) -> Connection:
-    """Return the current context of a kubeconfig; embedded certificates are written into ``folder``.
-
-    Other contexts with the same user are further API servers of the same cluster: a kubeconfig has no other way to name
-    several.
+    """Return the current context of a kubeconfig; certificates embedded in it are written into ``folder``.
 
     Raises:
-        SourceError: the file cannot be read, or its current context does not lead to a server.
+        SourceError: the file cannot be read, or says something that cannot be used here.
     """
     try:
-        with open(path, encoding="utf-8") as stream:
-            documents = parse_text(path, stream.read())
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"cannot read kubeconfig {path}: {error}") from error
-    config = documents[0] if documents and isinstance(documents[0], Mapping) else {}
-    context = _named(config, "contexts", "context", config.get("current-context"), path)
-    cluster = _named(config, "clusters", "cluster", context.get("cluster"), path)
-    user = _named(config, "users", "user", context.get("user"), path)
-    if not cluster.get("server"):
-        raise SourceError(f"kubeconfig {path}: cluster {context.get('cluster')!r} names no server")
-    unsupported = [name for name in ("exec", "auth-provider") if user.get(name)]
-    if unsupported:
+        config = kubeconfig.read(path)
+    except kubeconfig.KubeconfigError as error:
+        raise SourceError(str(error)) from error
+    if config.tls_server_name:
         raise SourceError(
-            f"kubeconfig {path}: user {context.get('user')!r} authenticates by {unsupported[0]}; "
-            "use a client certificate or a token"
+            f"kubeconfig {path}: tls-server-name is not supported here; use an address that the certificate names"
         )
-
-    base = os.path.dirname(os.path.abspath(path))
-
-    def material(section: Mapping[str, Any], name: str) -> str | None:
-        """Return a file for certificate or key ``name``; -data wins over a path, as in client-go."""
-        data = section.get(f"{name}-data")
-        if data:
-            try:
-                content = base64.b64decode(str(data), validate=True)
-            except (binascii.Error, ValueError) as error:
-                raise SourceError(f"kubeconfig {path}: {name}-data is not base64") from error
-            handle, written = tempfile.mkstemp(prefix=f"{name}-", suffix=".pem", dir=folder)
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-            return written
-        return os.path.join(base, str(section[name])) if section.get(name) else None
-
-    token = user.get("token")
-    if not token and user.get("tokenFile"):
-        token = read_token(os.path.join(base, str(user["tokenFile"])))
     return Connection(
-        servers=(str(cluster["server"]).rstrip("/"), *_further_servers(config, context, path)),
-        ca_cert=material(cluster, "certificate-authority"),
-        client_cert=material(user, "client-certificate"),
-        client_key=material(user, "client-key"),
-        token=str(token) if token else None,
+        servers=config.servers,
+        ca_cert=_file_of(config.ca, "ca", folder),
+        client_cert=_file_of(config.client_certificate, "client-certificate", folder),
+        client_key=_file_of(config.client_key, "client-key", folder),
+        token=config.token or (read_token(config.token_file) if config.token_file else None),
+        validate_certs=not config.insecure,
     )
 
 
@@ -125,6 +93,16 @@ def from_options(options: Mapping[str, Any], folder: str) -> Connection:
     return connection
 
 
+def _file_of(material: kubeconfig.Material, name: str, folder: str) -> str | None:
+    """Return a file with the certificate or key, for the TLS library reads nothing but files."""
+    if not material.data:
+        return material.path or None
+    handle, path = tempfile.mkstemp(prefix=f"{name}-", suffix=".pem", dir=folder)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(material.data)
+    return path
+
+
 def _check_files(connection: Connection) -> None:
     """Find a missing or broken file before a TLS library says the same in worse words."""
     for option in ("ca_cert", "client_cert", "client_key"):
@@ -136,27 +114,4 @@ def _check_files(connection: Connection) -> None:
         try:
             context.load_cert_chain(connection.client_cert, connection.client_key)
         except (ssl.SSLError, OSError) as error:
-            raise SourceError(
-                f"client_cert {connection.client_cert} and its key cannot be used: {error}"
-            ) from error
-
-
-def _further_servers(config: Mapping[str, Any], current: Mapping[str, Any], path: str) -> list[str]:
-    """Return the servers of the other contexts that have the current context's user."""
-    servers = []
-    for entry in config.get("contexts") or ():
-        context = entry.get("context") if isinstance(entry, Mapping) else None
-        if isinstance(context, Mapping) and context != current and context.get("user") == current.get("user"):
-            server = _named(config, "clusters", "cluster", context.get("cluster"), path).get("server")
-            if server:
-                servers.append(str(server).rstrip("/"))
-    return servers
-
-
-def _named(config: Mapping[str, Any], plural: str, singular: str, name: Any, path: str) -> Mapping[str, Any]:
-    """Return the entry ``name`` of one of the kubeconfig's lists of named things."""
-    for entry in config.get(plural) or ():
-        if isinstance(entry, Mapping) and entry.get("name") == name and isinstance(entry.get(singular), Mapping):
-            found: Mapping[str, Any] = entry[singular]
-            return found
-    raise SourceError(f"kubeconfig {path} has no {singular} called {name!r}")
+            raise SourceError(f"client_cert {connection.client_cert} and its key cannot be used: {error}") from error

@@ -1,0 +1,127 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The files that make up the sidecar on a node, and which of them are not as they should be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import unit
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.settings import API_VERSION, from_mapping
+
+# Both programs are the bundle; it tells them apart by the name it is called by.
+LINKS = (unit.DAEMON_LINK, unit.CLI_LINK)
+
+# What removing the sidecar removes. The state directory goes with the node's settings, whose record is in it.
+REMOVED = (unit.UNIT_PATH, *LINKS, unit.BUNDLE_PATH, unit.CONFIG_PATH, unit.CACHE_DIRECTORY)
+
+
+class TextFile(NamedTuple):
+    """A file whose whole content is known."""
+
+    path: str
+    text: str
+    mode: int
+
+
+def configuration(options: Mapping[str, Any], node_name: str) -> TextFile:
+    """Return kproxyd's configuration file. Raises SettingsError if kproxyd would refuse it."""
+    document: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": "KubeProxyConfiguration",
+        **options["config"],
+        "mode": options["backend"],
+        "hostnameOverride": node_name,
+        "kproxy": {**options["settings"], "source": options["source"]},
+    }
+    document.pop("nodeName", None)
+    if options.get("kubeconfig"):
+        document["clientConnection"] = {**document.get("clientConnection", {}), "kubeconfig": options["kubeconfig"]}
+    from_mapping(document, {})
+    return TextFile(unit.CONFIG_PATH, json.dumps(document, indent=2, sort_keys=True) + "\n", 0o640)
+
+
+def unit_file(backend: str) -> TextFile:
+    """Return the systemd unit."""
+    return TextFile(unit.UNIT_PATH, unit.render(unit.UnitOptions(backend=backend)), 0o644)
+
+
+def current_text(path: str) -> str | None:
+    """Return a file's text, None if there is no such file."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return None
+
+
+def digest_of(path: str) -> str:
+    """Return the SHA-256 of a file, empty if there is no such file."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as stream:
+            for block in iter(lambda: stream.read(1 << 20), b""):
+                digest.update(block)
+    except FileNotFoundError:
+        return ""
+    return digest.hexdigest()
+
+
+def links_right() -> bool:
+    """Whether both programs lead to the bundle."""
+    return all(os.path.islink(link) and os.readlink(link) == unit.BUNDLE_PATH for link in LINKS)
+
+
+def write(file: TextFile) -> None:
+    """Write a file in one step; nobody ever sees half of it, nor sees it with more rights than it should have."""
+    os.makedirs(os.path.dirname(file.path), mode=0o755, exist_ok=True)
+    draft = f"{file.path}.new"
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, file.mode)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(file.text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.chmod(draft, file.mode)
+    os.replace(draft, file.path)
+
+
+def install_bundle(source: str) -> None:
+    """Put the bundle in its place in one step; a running kproxyd keeps the one it was started from."""
+    os.makedirs(os.path.dirname(unit.BUNDLE_PATH), mode=0o755, exist_ok=True)
+    draft = f"{unit.BUNDLE_PATH}.new"
+    shutil.copyfile(source, draft)
+    os.chmod(draft, 0o755)
+    os.replace(draft, unit.BUNDLE_PATH)
+
+
+def make_links() -> None:
+    """Lead both programs to the bundle."""
+    for link in LINKS:
+        os.makedirs(os.path.dirname(link), mode=0o755, exist_ok=True)
+        draft = f"{link}.new"
+        if os.path.lexists(draft):
+            os.unlink(draft)
+        os.symlink(unit.BUNDLE_PATH, draft)
+        os.replace(draft, link)
+
+
+def present() -> list[str]:
+    """Return those of the sidecar's files that exist."""
+    return [path for path in REMOVED if os.path.lexists(path)]
+
+
+def remove() -> None:
+    """Remove everything the sidecar brought, and the folder of the bundle if nothing else is in it."""
+    for path in present():
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    folder = os.path.dirname(unit.BUNDLE_PATH)
+    if os.path.isdir(folder) and not os.listdir(folder):
+        os.rmdir(folder)

@@ -1,0 +1,92 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""kproxyd as a systemd service: its state, changing it, and waiting until it says that it is in step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._cli.client import DaemonDown, Refused, ask
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.unit import SOCKET_PATH, UNIT_NAME
+
+# Runs a command and returns its exit code, output and error output.
+Runner = Callable[[list[str]], tuple[int, str, str]]
+
+_POLL_SECONDS = 0.1
+_LOG_LINES = 15
+
+
+class ServiceError(Exception):
+    """systemd refused, or kproxyd did not come into step; the message has what it said last."""
+
+
+class State(NamedTuple):
+    """What systemd knows about the unit."""
+
+    active: bool
+    enabled: bool
+
+
+class Service:
+    """The unit kproxyd.service on this node."""
+
+    def __init__(self, run: Runner) -> None:
+        """Take how commands are run."""
+        self._run = run
+
+    def state(self) -> State:
+        """Return the state; a unit that does not exist is neither active nor enabled."""
+        active = self._run(["systemctl", "is-active", UNIT_NAME])[1].strip()
+        enabled = self._run(["systemctl", "is-enabled", UNIT_NAME])[1].strip()
+        return State(active in ("active", "activating", "reloading"), enabled == "enabled")
+
+    def systemctl(self, *arguments: str) -> None:
+        """Run systemctl. Raises ServiceError."""
+        code, out, err = self._run(["systemctl", *arguments])
+        if code:
+            raise ServiceError(f"systemctl {' '.join(arguments)} failed: {(err or out).strip()}")
+
+    def restart(self) -> None:
+        """Start anew without waiting; tables and programs stay in force meanwhile."""
+        self.systemctl("restart", "--no-block", UNIT_NAME)
+
+    def status(self) -> dict[str, Any] | None:
+        """Return what kproxyd says about itself, None while it does not answer."""
+        try:
+            answer: dict[str, Any] = ask(SOCKET_PATH, "status")
+        except (DaemonDown, Refused, ValueError):
+            return None
+        return answer
+
+    def wait_in_step(self, seconds: float, since: float) -> dict[str, Any]:
+        """Wait until a kproxyd that was started at or after ``since`` (seconds of the epoch) is in step.
+
+        Raises:
+            ServiceError: it is not within the time; what it waits for, and its last log lines, are in the text.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            status = self.status()
+            if status is not None and status.get("inStep") and _started(status) >= since:
+                return status
+            if time.monotonic() >= deadline:
+                raise ServiceError(f"kproxyd is not in step after {seconds:g} s: {self._why(status)}")
+            time.sleep(_POLL_SECONDS)
+
+    def _why(self, status: dict[str, Any] | None) -> str:
+        if status is not None and status.get("lastError"):
+            return str(status["lastError"])
+        if status is not None and status.get("waitingFor"):
+            troubles = [str(source["detail"]) for source in status.get("sources", ()) if source.get("detail")]
+            return f"it waits for the first list of {', '.join(status['waitingFor'])}" + "".join(
+                f"; {trouble}" for trouble in troubles
+            )
+        log = self._run(["journalctl", "--no-pager", "-o", "cat", "-u", UNIT_NAME, "-n", str(_LOG_LINES)])[1].strip()
+        return f"its log ends with:\n{log}"
+
+
+def _started(status: dict[str, Any]) -> float:
+    started = status.get("startedAt")
+    return float(started) if isinstance(started, (int, float)) else 0.0
