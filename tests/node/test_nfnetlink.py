@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import element_encoding as encoding
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import ElementError, NetlinkError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import NetlinkSocket
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
@@ -327,6 +326,6 @@ def test_nothing_to_do_sends_nothing(kernel: Nfnetlink) -> None:
     before = kernel.generation()
     assert kernel.commit(Transaction()).bytes == 0
     assert kernel.generation() == before
-    with pytest.raises(encoding.UnencodableElement):
+    with pytest.raises(ElementError, match="no verdict: 'goto'"):
         kernel.commit(Transaction(adds={SERVICES: [(frontend(1), "goto", None)]}))
     assert kernel.generation() == before

@@ -209,9 +209,7 @@ def _decode_slowly(family: int, payload: memoryview, protocol: int, wanted: Want
     identifier = _number(parts[_ID]) if _ID in parts else None
     replied = bool(_number(parts.get(_STATUS)) & _STATUS_SEEN_REPLY)
     ports = (source[1], destination[1])
-    return Flow(
-        family, protocol, source[0], destination[0], *ports, *reply_source, _number(zone), identifier, replied
-    )
+    return Flow(family, protocol, source[0], destination[0], *ports, *reply_source, _number(zone), identifier, replied)
 
 
 def _tuple_ends(family: int, value: memoryview, protocol: int) -> Iterator[tuple[bytes, int]]:

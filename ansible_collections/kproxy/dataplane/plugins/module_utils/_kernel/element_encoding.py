@@ -8,11 +8,13 @@ for many elements (headers by length, whole verdicts) is built once.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Sequence
-from typing import Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import nft_protocol as nft
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import ElementError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import (
     ATTRIBUTE,
     HEADER,
@@ -37,6 +39,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transac
 _LIST_MAX_BYTES = 0xFFFF - 4
 
 ADD, DELETE = "add", "delete"
+_REFUSALS = (ValueError, TypeError)
 
 
 class UnencodableElement(ValueError):
@@ -171,26 +174,27 @@ def encode_pieces(transaction: Transaction) -> list[Piece]:
     """Return all element operations in order of execution: every delete, then every add.
 
     Raises:
-        UnencodableElement: names the set and the element.
+        ElementError: EINVAL, with the set and the element that no kernel would take.
     """
     pieces: list[Piece] = []
     for set_name, keys in transaction.deletes.items():
-        pieces += _cut(set_name, DELETE, _named(set_name, keys, encode_deletes))
+        pieces += _cut(set_name, DELETE, _named(set_name, DELETE, keys, encode_deletes))
     for set_name, elements in transaction.adds.items():
-        pieces += _cut(set_name, ADD, _named(set_name, elements, encode_adds))
+        pieces += _cut(set_name, ADD, _named(set_name, ADD, elements, encode_adds))
     return pieces
 
 
-def _named(set_name: SetName, elements: Sequence[object], encode: Callable[..., list[bytes]]) -> list[bytes]:
+def _named(set_name: SetName, operation: str, items: Sequence[Any], encode: Callable[..., list[bytes]]) -> list[bytes]:
     """Encode; on refusal find the element that caused it, so that the caller can leave out that one alone."""
     try:
-        return encode(elements)
-    except (UnencodableElement, TypeError, UnicodeEncodeError) as error:
-        for index, element in enumerate(elements):
+        return encode(items)
+    except _REFUSALS as error:
+        for index, item in enumerate(items):
             try:
-                encode((element,))
-            except (UnencodableElement, TypeError, UnicodeEncodeError):
-                raise UnencodableElement(f"{set_name}, element {index}: {error}") from error
+                encode((item,))
+            except _REFUSALS:
+                key = item[0] if operation == ADD else item
+                raise ElementError(set_name, operation, index, key, errno.EINVAL, str(error)) from error
         raise
 
 

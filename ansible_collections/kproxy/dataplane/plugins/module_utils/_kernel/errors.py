@@ -52,7 +52,9 @@ class DumpInterrupted(KernelError):
 
 
 def describe_key(key: Key) -> str:
-    """Return a key as hexadecimal, ranges as first-last."""
+    """Return a key as hexadecimal, ranges as first-last, and whatever is no key at all as it is."""
     if isinstance(key, bytes):
         return key.hex()
-    return "-".join(part.hex() for part in key)
+    if isinstance(key, tuple) and all(isinstance(part, bytes) for part in key):
+        return "-".join(part.hex() for part in key)
+    return repr(key)

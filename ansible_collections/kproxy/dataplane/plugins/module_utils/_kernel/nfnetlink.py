@@ -109,8 +109,7 @@ class Nfnetlink:
             expected_generation: fail with ERESTART if the ruleset is of another generation.
 
         Raises:
-            element_encoding.UnencodableElement: nothing was sent.
-            ElementError: the kernel refused an element; says which.
+            ElementError: the kernel refused an element, or would (then nothing was sent); says which.
             NetlinkError: the kernel refused the batch as a whole.
         """
         before = self.generation()
