@@ -68,7 +68,7 @@ class Parts(NamedTuple):
     control: ControlServer
     notifier: Notifier
     inbox: Inbox[Event | Question]
-    ruleset_watch: RulesetWatch
+    watch_ruleset: Callable[[], tuple[RulesetWatch, bool]]
     address_watch: AddressWatch
     bind_hard_fail: bool
     started_at: float
@@ -91,7 +91,6 @@ class Daemon:
         parts = self._parts
         self._catch_signals()
         self._watch(parts.inbox, self._take_inbox)
-        self._watch(parts.ruleset_watch, self._ruleset_changed)
         self._watch(parts.address_watch, self._addresses_changed)
         parts.serving.run(self._open())
         memory.begin_loading()
@@ -107,10 +106,14 @@ class Daemon:
             self._stop()
 
     def in_step(self) -> None:
-        """The first commit succeeded: tell the service manager and settle the memory."""
+        """The first commit succeeded: look out for foreign changes, tell the service manager, settle the memory."""
         seconds = time.time() - self._parts.started_at
         self._parts.metrics.start_seconds.set(seconds)
         LOG.info("in step %.2f s after the start", seconds)
+        watch, missed = self._parts.watch_ruleset()
+        self._watch(watch, lambda: self._ruleset_changed(watch))
+        if missed:
+            self._parts.sync_loop.foreign_change()
         self._parts.notifier.ready(self._parts.answers.headline())
         memory.settle()
 
@@ -151,8 +154,8 @@ class Daemon:
             for question in questions:
                 self._parts.answers.answer(question)
 
-    def _ruleset_changed(self) -> None:
-        change = self._parts.ruleset_watch.read()
+    def _ruleset_changed(self, watch: RulesetWatch) -> None:
+        change = watch.read()
         if change is None or not (change.touches_us or not change.complete):
             return
         who = f"{change.process} (process {change.pid})" if change.process else "an unknown process"

@@ -23,39 +23,40 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.facts im
 
 
 class AnnouncedNft(NftCommand):
-    """nft whose commits are announced, so that the ruleset watch does not take them for somebody else's."""
+    """nft whose commits are announced to the ruleset watch, which would take them for somebody else's."""
 
-    def __init__(self, announce: Callable[[int], None]) -> None:
-        """Take who wants to know the generation that a load made."""
+    def __init__(self, generation: Callable[[], int]) -> None:
+        """Take how to ask the kernel for the ruleset's generation."""
         super().__init__()
-        self._announce = announce
-        self._kernel = Nfnetlink(names.TABLE)
+        self._generation = generation
+        self.watch: RulesetWatch | None = None
 
     def load(self, structure: str, check: bool = False) -> None:
         """Load, then announce the generation if it is certain: one commit happened, and it was this one."""
-        before = self._kernel.generation()
+        before = self._generation()
         super().load(structure, check)
-        after = self._kernel.generation()
+        after = self._generation()
         # Two commits: one of them was foreign and must be noticed. The audit that follows costs time, never packets.
-        if not check and after - before == 1:
-            self._announce(after)
+        if self.watch is not None and after - before == 1:
+            self.watch.expect_generation(after)
 
 
 class EngineDataplane:
     """One engine with the nftables backend in this process's network namespace."""
 
     def __init__(self, config: ProxyConfig, generation: int = 0) -> None:
-        """Open the sockets and subscribe to foreign changes. Raises KernelError.
+        """Open the sockets. Raises KernelError.
 
         Args:
             config: what decides about packets.
             generation: the last one of an earlier run; a restart that writes nothing stays at it.
         """
         self._generation = generation
-        nft = AnnouncedNft(lambda generation: self.ruleset_watch.expect_generation(generation))
-        backend = NftablesBackend(config.families, nft)
-        self.ruleset_watch = RulesetWatch(names.TABLE, (backend.port,))
-        self._engine = Engine(config, backend)
+        self._kernel = Nfnetlink(names.TABLE)
+        self._nft = AnnouncedNft(self._kernel.generation)
+        self._backend = NftablesBackend(config.families, self._nft)
+        self._engine = Engine(config, self._backend)
+        self._left_at = 0
         self._tracker = FactsTracker(self._engine.table)
         self._tracker_complete = False
 
@@ -63,6 +64,16 @@ class EngineDataplane:
     def table(self) -> ServiceTable:
         """Return the service table; only the thread that owns the engine may read it."""
         return self._engine.table
+
+    def watch_ruleset(self) -> tuple[RulesetWatch, bool]:
+        """Subscribe to foreign changes; returns the watch, and whether one may have happened since the last commit.
+
+        Called after the first commit: while somebody listens, the kernel makes a message for every element written,
+        which costs a large first commit a third of its time.
+        """
+        watch = RulesetWatch(names.TABLE, (self._backend.port,))
+        self._nft.watch = watch
+        return watch, self._kernel.generation() != self._left_at
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Queue changes; never touches the kernel."""
@@ -89,6 +100,7 @@ class EngineDataplane:
             # Which Services the failed attempt had planned is not told; read all of them after the next success.
             self._tracker_complete = False
             raise CommitFailed(str(error)) from error
+        self._left_at = self._kernel.generation()
         if self._tracker_complete:
             self._tracker.update(result.services)
         else:

@@ -145,7 +145,7 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
                 control=ControlServer(settings.socket_path, inbox.put),
                 notifier=Notifier(),
                 inbox=inbox,
-                ruleset_watch=dataplane.ruleset_watch,
+                watch_ruleset=dataplane.watch_ruleset,
                 address_watch=AddressWatch(),
                 bind_hard_fail=settings.bind_hard_fail,
                 started_at=started_at,

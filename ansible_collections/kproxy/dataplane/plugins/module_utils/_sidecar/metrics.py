@@ -36,7 +36,7 @@ class Metrics:
     def __init__(self) -> None:
         """Register every metric; those that count events start at zero for both families."""
         # kube-proxy exports no "_created" series, and they would double the size of a scrape.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         family = ("ip_family",)
         self.sync_seconds = self._histogram(
