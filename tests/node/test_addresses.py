@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import subprocess
+from ipaddress import ip_address
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import AddressWatch, local_addresses
 
