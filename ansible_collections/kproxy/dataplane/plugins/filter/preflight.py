@@ -9,7 +9,8 @@ name: preflight
 short_description: Decide whether a node can carry the dataplane
 version_added: 1.0.0
 description:
-  - Turns the facts of the module C(kproxy.dataplane.node_facts) into findings. Nothing is read from or written to the node.
+  - Turns the facts of the module C(kproxy.dataplane.node_facts) into findings. Nothing is read from or written to the
+    node.
 options:
   _input:
     description: The fact C(kproxy_node) of a node.
@@ -58,7 +59,8 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - One finding per check, each with C(check), C(result) (V(ok), V(block), V(fix), V(warn) or V(skip)), C(message), C(sysctls),
+    - One finding per check, each with C(check), C(result) (V(ok), V(block), V(fix), V(warn) or V(skip)), C(message),
+      C(sysctls),
       C(modules), C(packages) and C(overridable).
   type: list
   elements: dict

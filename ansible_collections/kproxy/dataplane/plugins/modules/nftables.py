@@ -11,7 +11,8 @@ module: nftables
 short_description: Program Kubernetes Services into a node's nftables
 version_added: 1.0.0
 description:
-  - Reads Services, EndpointSlices, the Node and ServiceCIDRs once, works out what every client may reach, and makes the tables
+  - Reads Services, EndpointSlices, the Node and ServiceCIDRs once, works out what every client may reach, and makes
+    the tables
     C(ip kproxy) and C(ip6 kproxy) say so, in one transaction. What is right already stays.
   - Tables of anybody else are neither read nor touched.
   - An object that cannot be used costs only itself. It is returned in RV(refused) and warned about.
@@ -29,7 +30,8 @@ attributes:
   diff_mode:
     support: full
     details:
-      - Names the addresses and endpoints that come, go or move, by namespace, Service and port, up to a fixed number of lines.
+      - Names the addresses and endpoints that come, go or move, by namespace, Service and port, up to a fixed number
+        of lines.
   idempotent:
     support: full
 options:

@@ -11,7 +11,8 @@ module: node_facts
 short_description: Find out what a node can do for the dataplane
 version_added: 1.0.0
 description:
-  - Returns the fact C(kproxy_node). Features are found by trying them in a network namespace of the module's own, which nobody else
+  - Returns the fact C(kproxy_node). Features are found by trying them in a network namespace of the module's own,
+    which nobody else
     sees and which is gone afterwards; versions are returned for people.
   - The role C(kproxy.dataplane.preflight) decides by these facts.
 extends_documentation_fragment:

@@ -11,9 +11,11 @@ module: service_info
 short_description: List the addresses that clients can dial on a node, and the endpoints behind them
 version_added: 1.0.0
 description:
-  - Returns the service table of a node, which says for every address what happens to pods, to the node itself and to everybody
+  - Returns the service table of a node, which says for every address what happens to pods, to the node itself and to
+    everybody
     else.
-  - With a source it is worked out from the source's objects. Without one, the running sidecar is asked what it has in force.
+  - With a source it is worked out from the source's objects. Without one, the running sidecar is asked what it has in
+    force.
 extends_documentation_fragment:
   - kproxy.dataplane._attributes
   - kproxy.dataplane._attributes.info_module

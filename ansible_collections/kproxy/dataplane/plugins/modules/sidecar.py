@@ -11,12 +11,16 @@ module: sidecar
 short_description: Run kproxyd, which keeps a node's kernel in step with the API server
 version_added: 1.0.0
 description:
-  - Delivers the sidecar as one file, configures it, runs it as a systemd service and waits until it is in step with its source.
-  - The file is built on the controller from this collection and the pinned libraries it needs; the node fetches nothing and needs
+  - Delivers the sidecar as one file, configures it, runs it as a systemd service and waits until it is in step with
+    its source.
+  - The file is built on the controller from this collection and the pinned libraries it needs; the node fetches
+    nothing and needs
     only C(python3) from 3.9 on.
-  - A running sidecar is restarted when its file, unit or configuration changes. It takes over what the kernel holds, so that no
+  - A running sidecar is restarted when its file, unit or configuration changes. It takes over what the kernel holds,
+    so that no
     connection is lost.
-  - O(state=absent) removes the sidecar. What is programmed stays in the kernel; remove it with M(kproxy.dataplane.nftables).
+  - O(state=absent) removes the sidecar. What is programmed stays in the kernel; remove it with
+    M(kproxy.dataplane.nftables).
 extends_documentation_fragment:
   - kproxy.dataplane._attributes
   - kproxy.dataplane._attributes.actiongroup_kproxy

@@ -87,7 +87,7 @@ def nft(facts: NodeFacts, options: Options) -> Finding:
 
 
 def nft_features(facts: NodeFacts, options: Options) -> Finding:
-    """Every piece the tables are made of must load here; one that could not be tried is given the benefit of the doubt."""
+    """Every piece the tables are made of must load here; one that could not be tried is no reason to refuse."""
     if options.backend == "ebpf":
         return Finding("nft_features", SKIP, "not needed by the eBPF backend")
     refused = [name for name in NFT_FEATURES if facts.features.get(name) is False]
@@ -97,7 +97,8 @@ def nft_features(facts: NodeFacts, options: Options) -> Finding:
         return Finding(
             "nft_features",
             BLOCK,
-            f"this kernel or nft program does not load {', '.join(refused)}: kernel modules or options of nftables are missing",
+            f"this kernel or nft program does not load {', '.join(refused)}: "
+            "modules or options of nftables are missing from it",
         )
     return Finding("nft_features", OK, "every piece of the tables loads")
 

@@ -122,7 +122,9 @@ def _get(url: str, connection: Connection, path: str, optional: bool) -> dict[st
         )
         document = json.loads(response.read())
     except urllib.error.HTTPError as error:
-        return _refused(error, path, optional)
+        if error.code == 404 and optional:
+            return None
+        raise _refusal(error, path) from error
     except (SSLValidationError, urllib.error.URLError) as error:
         raise _Unanswered(str(getattr(error, "reason", error))) from error
     except (OSError, http.client.HTTPException) as error:
@@ -134,13 +136,11 @@ def _get(url: str, connection: Connection, path: str, optional: bool) -> dict[st
     return document
 
 
-def _refused(error: urllib.error.HTTPError, path: str, optional: bool) -> None:
-    """Turn an HTTP error into ours; return for a list that does not exist and need not."""
-    if error.code == 404 and optional:
-        return
+def _refusal(error: urllib.error.HTTPError, path: str) -> Exception:
+    """Return what an HTTP error means to us: start the list anew, try another server, or give up."""
     if error.code == 410:
-        raise _Expired
+        return _Expired()
     if error.code in TRY_ANOTHER_SERVER:
-        raise _Unanswered(f"HTTP {error.code} for {path}") from error
+        return _Unanswered(f"HTTP {error.code} for {path}")
     hint = _HINTS.get(error.code, "is this the API server of the cluster?")
-    raise SourceError(f"the API server answered HTTP {error.code} for {path}: {hint}") from error
+    return SourceError(f"the API server answered HTTP {error.code} for {path}: {hint}")

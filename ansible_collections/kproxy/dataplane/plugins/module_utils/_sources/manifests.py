@@ -36,8 +36,8 @@ def read_manifests(path: str) -> list[Any]:
     """Return every document of a file, or of the manifests directly inside a folder in the order of their names.
 
     Raises:
-        SourceError: the path cannot be read, holds no manifest, or a file is not what its suffix says. Nothing is returned
-            then: a file that cannot be parsed might hold anything, and acting without it would remove what it declares.
+        SourceError: the path cannot be read, holds no manifest, or a file is not what its suffix says. Nothing is
+            returned then: such a file might hold anything, and acting without it would remove what it declares.
     """
     documents: list[Any] = []
     for name in manifest_files(path):
