@@ -84,6 +84,7 @@ class ErrorEvent:
 
 
 Action = Refuse | Hang | Drop | Slow | CutMidChunk | Garbage | NotHttp | Reply | ReplyStream | ErrorEvent
+DISTORTING = (Slow, CutMidChunk)  # those that begin with the right answer; the others replace it
 ACTIONS: Mapping[str, type[Action]] = {
     "refuse": Refuse,
     "hang": Hang,

@@ -7,6 +7,7 @@ import json
 import ssl
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from devtools.apiserver import netns
 from devtools.apiserver.api import Api, verb_of
 from devtools.apiserver.auth import ADMIN_GROUP, KUBE_PROXY, User, authenticate, authorize
 from devtools.apiserver.connection import Connection
-from devtools.apiserver.faults import Action, Fault, FaultBook, fault_from_mapping
+from devtools.apiserver.faults import DISTORTING, Action, Fault, FaultBook, fault_from_mapping
 from devtools.apiserver.http import HttpRequest, HttpResponse
 from devtools.apiserver.pki import CertificateAuthority, kubeconfig
 from devtools.apiserver.resources import parse_path
@@ -30,13 +31,14 @@ CONTROL = "/standin/"
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """One resource request as it came in."""
+    """One resource request as it came in; `at` is time.monotonic()."""
 
     verb: str
     resource: str
     query: Mapping[str, str]
     user: str
     port: int
+    at: float
 
 
 class Listener:
@@ -270,11 +272,13 @@ class ApiServer:
             verb = verb_of(request, target) if target else ""
             plural = target.resource.plural if target else ""
             with self._arrived:
-                self.requests.append(RequestRecord(verb, plural, request.query, user.name, port))
+                self.requests.append(RequestRecord(verb, plural, request.query, user.name, port, time.monotonic()))
                 self._arrived.notify_all()
             action = self.faults.take(verb, plural, continued="continue" in request.query, port=port)
             if target is not None:
                 authorize(user, verb, target.resource.group, target.resource.plural)
+            if action is not None and not isinstance(action, DISTORTING):
+                return HttpResponse(200, []), action
             return self.api.answer(request, target), action
         except ApiStatus as status:
             return refusal(status), None

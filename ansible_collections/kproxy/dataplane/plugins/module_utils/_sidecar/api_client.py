@@ -120,7 +120,7 @@ class ApiClient:
                 body = response.read(decode_content=False)
                 response.release_conn()
             document = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ApiError(Fault.GARBAGE, f"GET {path}: the answer is not JSON: {error}", server) from error
         except ApiError:
             response.close()

@@ -21,7 +21,8 @@ class Fault(enum.Enum):
     NOT_FOUND = "not_found"  # 404: the server does not know the resource
     GONE = "gone"  # 410: the version or the continue token is too old
     THROTTLED = "throttled"  # 429
-    REFUSED = "refused"  # any other 4xx
+    BAD_REQUEST = "bad_request"  # 400: the server does not understand a parameter
+    REFUSED = "refused"  # any other answer that is not 200
     SERVER = "server"  # 5xx
     INTERNAL = "internal"  # a mistake of ours
 
@@ -33,6 +34,7 @@ class Fault(enum.Enum):
 
 _SERVER_FAULTS = frozenset({Fault.CONNECT, Fault.TLS, Fault.TIMEOUT, Fault.CLOSED, Fault.GARBAGE, Fault.SERVER})
 _BY_STATUS = {
+    400: Fault.BAD_REQUEST,
     401: Fault.UNAUTHORIZED,
     403: Fault.FORBIDDEN,
     404: Fault.NOT_FOUND,

@@ -96,6 +96,7 @@ class Reflector:
         self._selectors = resource.selectors()
         self._version = ""  # continue from here; empty: list
         self._listed = False
+        self._worked_since_gone = True
         self._state: SourceState | None = None
         self._stopping = threading.Event()
         self._stream: Stream | None = None
@@ -145,9 +146,11 @@ class Reflector:
         fault = error.fault
         self.counters.errors[fault.value] = self.counters.errors.get(fault.value, 0) + 1
         if fault is Fault.GONE:
+            # Ordinary after a long pause, so list at once; but a server that says so time and again has to be spared.
             self._version = ""
-            return self._backoff.next()
-        if fault is Fault.REFUSED and "fieldSelector" in self._selectors and self.resource.kind == "Service":
+            at_once, self._worked_since_gone = self._worked_since_gone, False
+            return 0.0 if at_once else self._backoff.next()
+        if fault is Fault.BAD_REQUEST and "fieldSelector" in self._selectors and self.resource.kind == "Service":
             # Services are selectable by spec.clusterIP since Kubernetes 1.31; what it cuts off is left out later.
             del self._selectors["fieldSelector"]
             return 0.0
@@ -273,6 +276,8 @@ class Reflector:
         self._succeeded()
 
     def _proven(self, server: str) -> None:
+        """Note that a watch works."""
+        self._worked_since_gone = True
         self._backoff.reset()
         self._client.worked(server)
 

@@ -49,12 +49,12 @@ def decode(line: bytes) -> WatchEvent:
     """Return the event of one line. Raises NotAWatch."""
     try:
         document = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NotAWatch(f"not JSON: {error}") from error
     if not isinstance(document, dict):
         raise NotAWatch("an event is no JSON object")
     kind, content = document.get("type"), document.get("object")
-    if kind not in KINDS or not isinstance(content, dict):
+    if not isinstance(kind, str) or kind not in KINDS or not isinstance(content, dict):
         raise NotAWatch(f"event of type {str(kind)[:40]!r} with {type(content).__name__}")
     return WatchEvent(kind, content)
 
