@@ -257,6 +257,11 @@ class ControlPlane:
             raise ControlPlaneError("the control plane is not running")
         return self._admin
 
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The processes that were started, for whoever leaves them running."""
+        return tuple(process.pid for process in self._processes)
+
     def apply(self, *manifests: Mapping[str, Any]) -> None:
         """Create or replace objects, status included."""
         self.admin.apply(*manifests)
