@@ -12,6 +12,7 @@ from pathlib import Path
 
 from devtools.conformance import corpus, population, runner, timescale
 from devtools.conformance.corpus import Case
+from devtools.conformance.engine_product import EngineProduct
 from devtools.conformance.judge import Circumstances
 from devtools.conformance.kproxyd import Kproxyd
 from devtools.conformance.model_system import ModelSystem
@@ -84,7 +85,7 @@ def _play_packets(backend: str, self_check: bool, case: Case) -> list[str]:
 def _product(backend: str, self_check: bool) -> Product:
     if self_check:
         return NoProduct()
-    return Kproxyd(backend)
+    return Kproxyd(backend) if os.environ.get("KPROXYD") else EngineProduct()
 
 
 def _report(results: Iterator[runner.Result], total: int, options: argparse.Namespace) -> int:

@@ -12,7 +12,11 @@ from devtools.conformance.netns import NetworkNamespace
 LIFETIME_SECONDS = 600
 _FIRST_SOURCE_PORT = 20001
 _CLIENTS = {4: "203.0.113.254", 6: "2001:db8:ffff::fe"}
-_STATE = {"TCP": ["--state", "ESTABLISHED"], "SCTP": ["--state", "ESTABLISHED"], "UDP": []}
+_STATE = {
+    "TCP": ["--state", "ESTABLISHED"],
+    "SCTP": ["--state", "ESTABLISHED", "--orig-vtag", "1", "--reply-vtag", "2"],
+    "UDP": [],
+}
 
 
 class Flow(NamedTuple):
@@ -39,7 +43,8 @@ def insertion(entry: ConntrackEntry, client: SocketAddress) -> list[str]:
         "-s", client.ip, "-d", entry.orig_dst.ip, "--sport", str(client.port), "--dport", str(entry.orig_dst.port),
         "-r", entry.reply_src.ip, "-q", client.ip,
         "--reply-port-src", str(entry.reply_src.port), "--reply-port-dst", str(client.port),
-        *_STATE[entry.protocol],
+        # A flow in use: the other side has answered.
+        "-u", "SEEN_REPLY,ASSURED", *_STATE[entry.protocol],
     ]  # fmt: skip
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Upsert, parse
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
 from devtools.conformance.corpus import Case, Manifest, NodeFacts, ObjectKey, Scope, object_key
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
@@ -37,6 +40,18 @@ def node_manifest(facts: NodeFacts, given: Manifest | None = None) -> dict[str, 
     status = manifest.setdefault("status", {})
     status.setdefault("addresses", [{"type": "InternalIP", "address": ip} for ip in facts.primary])
     return manifest
+
+
+def changes(manifests: Iterable[Manifest]) -> list[Change]:
+    """The manifests as the product's typed changes; what it refuses, it refuses."""
+    found: list[Change] = []
+    for manifest in manifests:
+        # A refused object changes nothing: its last good version stays.
+        with contextlib.suppress(Refusal):
+            parsed = parse(manifest)
+            if parsed is not None:
+                found.append(Upsert(parsed))
+    return found
 
 
 class ApiState:

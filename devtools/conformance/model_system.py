@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.flows import UdpFlow, is_stale
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import ServicePortName
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.simulate import Outcome, Packet, simulate
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_address, parse_address
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Delete, Upsert, parse
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Delete
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import Facts
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.facts import FactsTracker
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.health_checks import (
@@ -23,9 +23,9 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.health_c
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.proxy_health import NodeEligibility
 from devtools.conformance import own_health
-from devtools.conformance.corpus import Case, Client, ConntrackEntry, Scope, SocketAddress
+from devtools.conformance.corpus import Case, Client, ConntrackEntry, Scope, SocketAddress, family
 from devtools.conformance.facts import HttpResponse
-from devtools.conformance.manifests import ApiState, settings
+from devtools.conformance.manifests import ApiState, changes, settings
 from devtools.conformance.observation import ANSWERED, REJECTED, SILENT, Observation
 from devtools.conformance.product import node_port_address
 from devtools.conformance.traffic import Shot
@@ -50,29 +50,19 @@ class ModelSystem:
         self._table = ServiceTable(ProxyConfig.from_mapping(settings(case)))
         self._local = {parse_address(ip) for ip in (*case.node.addresses, "127.0.0.1", "::1")}
         self._now = 0.0
+        self._conntrack: dict[str, ConntrackEntry] = {}
         self._pins: dict[tuple[ServicePortName, int, str], _Pin] = {}
         # Seeded: a model must not have good and bad days.
         self._choices = random.Random(case.name)
 
     def start(self, scope: Scope) -> None:
         self._api.apply(scope)
-        self._table.apply(self._changes(list(self._api.objects.values())))
+        self._table.apply(changes(list(self._api.objects.values())))
 
     def apply(self, scope: Scope) -> None:
         changed, deleted = self._api.apply(scope)
-        self._table.apply(self._changes(changed) + [Delete(*key) for key in deleted])
-
-    @staticmethod
-    def _changes(manifests: Sequence[Mapping[str, Any]]) -> list[Change]:
-        changes: list[Change] = []
-        for manifest in manifests:
-            try:
-                parsed = parse(manifest)
-            except Refusal:
-                continue
-            if parsed is not None:
-                changes.append(Upsert(parsed))
-        return changes
+        delta = self._table.apply(changes(changed) + [Delete(*key) for key in deleted])
+        self._clean_conntrack(delta.udp_families)
 
     def advance(self, seconds: float) -> None:
         self._now += seconds
@@ -113,10 +103,20 @@ class ModelSystem:
         return Observation(ANSWERED, shot.number, server, source, not masqueraded, affinity_seconds=seconds)
 
     def insert_conntrack(self, entries: Sequence[ConntrackEntry]) -> None:
-        raise NotImplementedError
+        self._conntrack = {entry.id: entry for entry in entries}
 
     def conntrack_left(self) -> set[str]:
-        raise NotImplementedError
+        return set(self._conntrack)
+
+    def _clean_conntrack(self, families: Collection[int]) -> None:
+        for entry in list(self._conntrack.values()):
+            dialled, answering = entry.orig_dst, entry.reply_src
+            flow = UdpFlow(
+                parse_address(dialled.ip), dialled.port, parse_address(answering.ip), answering.port, replied=True
+            )
+            ours = entry.protocol == "UDP" and family(dialled.ip) in families
+            if ours and is_stale(self._table, flow, self._local):
+                del self._conntrack[entry.id]
 
     def health_check(self, check: Mapping[str, Any]) -> HttpResponse | None:
         number = 4 if check["family"] == "IPv4" else 6
