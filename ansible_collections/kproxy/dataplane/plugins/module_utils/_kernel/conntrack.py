@@ -105,7 +105,8 @@ class Conntrack:
         missing = 0
         while True:
             data = self._socket.receive()
-            assert data is not None
+            if data is None:
+                raise AssertionError("a socket that waits returned nothing")
             for reply in messages(data):
                 if reply.type != NLMSG_ERROR or not first <= reply.sequence <= last:
                     continue

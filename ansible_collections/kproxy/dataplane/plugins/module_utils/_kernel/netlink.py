@@ -256,7 +256,8 @@ class NetlinkSocket:
         found: list[Message] = []
         while True:
             data = self.receive()
-            assert data is not None
+            if data is None:
+                raise AssertionError("a socket that waits returned nothing")
             for reply in messages(data):
                 if reply.sequence != sequence:
                     continue
@@ -305,7 +306,8 @@ class NetlinkSocket:
                     raise
                 interrupted = True
                 continue
-            assert data is not None
+            if data is None:
+                raise AssertionError("a socket that waits returned nothing")
             for reply in messages(data):
                 if reply.sequence != sequence:
                     continue

@@ -219,7 +219,8 @@ class Planner:
         new = row_elements(row) if row is not None else NOTHING
         old = row_elements(before) if before is not None else NOTHING
         either = row if row is not None else before
-        assert either is not None
+        if either is None:
+            raise AssertionError("a change is of a row that was or is")
         family = either.key.family
         self._put_own(family, old, new, row, plan, claims)
         transaction = plan.transaction

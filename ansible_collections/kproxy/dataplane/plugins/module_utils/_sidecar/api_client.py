@@ -15,22 +15,25 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import urlencode
 
-import urllib3
-from urllib3.connection import HTTPConnection
-from urllib3.exceptions import (
-    HTTPError,
-    InvalidChunkLength,
-    NewConnectionError,
-    ProtocolError,
-    ReadTimeoutError,
-    SSLError,
-)
-from urllib3.exceptions import (
-    TimeoutError as ConnectTimeout,
-)
+try:
+    import urllib3
+    from urllib3.connection import HTTPConnection
+    from urllib3.exceptions import (
+        HTTPError,
+        InvalidChunkLength,
+        NewConnectionError,
+        ProtocolError,
+        ReadTimeoutError,
+        SSLError,
+    )
+    from urllib3.exceptions import (
+        TimeoutError as ConnectTimeout,
+    )
+except ImportError:  # Only the bundle brings it, and only what runs from the bundle uses what is here.
+    pass
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.api_error import (
     ApiError,
@@ -56,7 +59,8 @@ _MAX_MESSAGE = 300
 _MAX_ERROR_BODY = 64 * 1024
 _MAX_RETRY_AFTER = 300.0
 
-Pool = Union[urllib3.HTTPConnectionPool, urllib3.HTTPSConnectionPool]
+if TYPE_CHECKING:
+    Pool = Union[urllib3.HTTPConnectionPool, urllib3.HTTPSConnectionPool]
 
 
 class Stream:

@@ -73,7 +73,8 @@ class Credentials:
                 self.problem = str(error)
                 if self._access is None:
                     raise
-            assert self._access is not None
+            if self._access is None:
+                raise AssertionError("the first read either succeeds or raises")
             return self._access
 
     def _refresh(self) -> None:
@@ -96,7 +97,8 @@ class Credentials:
             self._config, self._token_signature = config, token_signature
             self._signature = kubeconfig_signature + files
             return
-        assert self._config is not None
+        if self._config is None:
+            raise AssertionError("the first read sets the configuration")
         token_signature = _signature([self._config.token_file])
         if token_signature != self._token_signature:
             self._access = self._access._replace(authorization=_authorization(self._config))

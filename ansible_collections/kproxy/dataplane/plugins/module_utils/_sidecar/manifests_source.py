@@ -77,7 +77,8 @@ class ManifestsSource:
         os.close(self._wake_writer)
 
     def _notifier(self) -> inotify.Inotify:
-        assert self._inotify is not None
+        if self._inotify is None:
+            raise AssertionError("used before start()")
         return self._inotify
 
     def _run(self) -> None:
@@ -208,7 +209,8 @@ class ManifestsSource:
         self._manifests.put(name, content)
 
     def _report(self, received: float) -> None:
-        assert self._sink is not None
+        if self._sink is None:
+            raise AssertionError("used before start()")
         if not self._listed:
             for kind, objects, refusals in self._manifests.everything():
                 self._sink.put(Replaced(kind, objects, refusals))
@@ -223,7 +225,8 @@ class ManifestsSource:
             self._sink.put(Refused(refusal, received))
 
     def _tell(self, connected: bool, detail: str = "") -> None:
-        assert self._sink is not None
+        if self._sink is None:
+            raise AssertionError("used before start()")
         state = SourceState(KIND, connected, self._folder, detail)
         if state != self._state:
             self._state = state

@@ -8,16 +8,19 @@ below, because a commit here takes about a millisecond.
 
 from __future__ import annotations
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+try:
+    from prometheus_client import (
+        CollectorRegistry,
+        Counter,
+        Gauge,
+        Histogram,
+        ProcessCollector,
+        disable_created_metrics,
+        generate_latest,
+    )
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST
+except ImportError:  # Only the bundle brings it, and only what runs from the bundle uses what is here.
+    pass
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.proxy_health import (
     FAMILIES,
