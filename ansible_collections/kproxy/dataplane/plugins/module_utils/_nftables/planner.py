@@ -302,8 +302,10 @@ class Planner:
                 added.append((key, value, None))
             if claims is not None:
                 claims.setdefault(set_name, set()).add(key)
-        for index in range(len(slots), kept):
-            transaction.delete(set_name, slot_key(prefix, first + index))
+        # With claims, what no row claims is deleted in the end; an element can be deleted only once.
+        if claims is None:
+            for index in range(len(slots), kept):
+                transaction.delete(set_name, slot_key(prefix, first + index))
         if added:
             transaction.adds.setdefault(set_name, []).extend(added)
 
