@@ -1,7 +1,7 @@
 """The daemon as a process on a real kernel: restarts, foreign changes, failures, and what it tells others.
 
-One namespace is the node. Endpoints are addresses of the node itself, so that a connection from the node to a cluster IP
-runs through the tables and ends at a listener of this test.
+One namespace is the node. Endpoints are addresses of the node itself, so that a connection from the node to a cluster
+IP runs through the tables and ends at a listener of this test.
 """
 
 from __future__ import annotations
@@ -311,7 +311,8 @@ def test_health_check_ports_follow_the_local_endpoints(kproxyd: KproxydProcess) 
     )
     kproxyd.write([this_node(), balanced, endpoints(POD_IPS[0])])
     kproxyd.start()
-    page = eventually(lambda: listens(32080, NODE_IP) and get(32080, address=NODE_IP), "the port to open")
+    eventually(lambda: listens(32080, NODE_IP), "the port to open")
+    page = get(32080, address=NODE_IP)
     assert (page.status, json.loads(page.body)["localEndpoints"]) == (200, 1)
     assert not listens(32080, POD_IPS[0]), "NodePorts are served on the primary address only"
     kproxyd.write([this_node(), balanced, endpoints()])
