@@ -85,6 +85,15 @@ def test_wanted_flows_are_picked_out_of_many(table: Conntrack) -> None:
     assert plain(everything(table)) == [DNS6]
 
 
+def test_a_listing_may_be_left_half_way(table: Conntrack) -> None:
+    for n in range(2000):
+        table.insert(DNS._replace(source_port=1024 + n))
+    listing = table.flows(4)
+    next(listing)
+    listing.close()
+    assert len(list(table.flows(4))) == 2000
+
+
 def test_other_protocols_are_not_listed(table: Conntrack) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         NftCommand().load("table ip kp-test { chain c { type filter hook input priority 0; ct state new accept; }; }")

@@ -107,7 +107,7 @@ class AddressWatch:
         found = False
         while True:
             try:
-                data = self._socket.receive(block=False)
+                data = self._socket.receive()
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise

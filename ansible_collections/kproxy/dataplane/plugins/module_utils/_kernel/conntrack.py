@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from itertools import islice
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink i
 #: Deletes sent at once. The kernel answers each that fails, and the answers must fit the receive buffer.
 _DELETES_PER_SEND = 256
 _RECEIVE_BUFFER_BYTES = 1 << 20
+_DELETE = "delete tracked flows"
 
 
 class TableSize(NamedTuple):
@@ -55,10 +57,10 @@ class Conntrack:
         """Close the socket."""
         self._socket.close()
 
-    def flows(self, family: int, wanted: Wanted | None = None, number: int = UDP) -> Iterator[Flow]:
+    def flows(self, family: int, wanted: Wanted | None = None, number: int = UDP) -> Generator[Flow, None, None]:
         """Yield the flows of one protocol, as a stream: the table may hold a million that nobody asked for.
 
-        Use it up, or at least close it, before the next call. A flow that starts or ends meanwhile may or may not be
+        Use it up, or close it, before the next call. A flow that starts or ends meanwhile may or may not be
         seen; one that is there all the time may be seen twice.
 
         Args:
@@ -66,11 +68,12 @@ class Conntrack:
             wanted: skip everything else before it becomes an object.
             number: protocol number.
         """
-        stream = self._socket.stream("read tracked flows", protocol.GET, protocol.dump_request(family, number))
-        for reply in stream:
-            flow = protocol.decode_flow(reply.payload, number, wanted)
-            if flow is not None:
-                yield flow
+        request = protocol.dump_request(family, number)
+        with contextlib.closing(self._socket.stream("read tracked flows", protocol.GET, request)) as stream:
+            for reply in stream:
+                flow = protocol.decode_flow(reply.payload, number, wanted)
+                if flow is not None:
+                    yield flow
 
     def delete(self, flows: Iterable[Flow]) -> int:
         """Delete exactly these flows; return how many still existed.
@@ -100,14 +103,12 @@ class Conntrack:
                     protocol.delete_request(flow),
                 )
                 for sequence, flow in enumerate(flows, first)
-            )
+            ),
+            _DELETE,
         )
         missing = 0
         while True:
-            data = self._socket.receive()
-            if data is None:
-                raise AssertionError("a socket that waits returned nothing")
-            for reply in messages(data):
+            for reply in messages(self._socket.wait(_DELETE)):
                 if reply.type != NLMSG_ERROR or not first <= reply.sequence <= last:
                     continue
                 failure = failure_of(reply)

@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import DumpInterrupted, NetlinkError
@@ -221,17 +221,35 @@ class NetlinkSocket:
             except OSError:
                 continue
 
-    def send(self, data: bytes) -> None:
-        """Send one datagram to the kernel."""
-        self._socket.send(data)
+    def send(self, data: bytes, action: str) -> None:
+        """Send one datagram; the kernel has worked off the requests in it when this returns.
 
-    def receive(self, block: bool = True) -> memoryview | None:
-        """Return the next datagram, or None if there is none and `block` is false.
+        Raises:
+            NetlinkError: it was not taken, with `action` as the words for what was tried.
+        """
+        try:
+            self._socket.send(data)
+        except OSError as error:
+            raise NetlinkError(action, error.errno or errno.EIO) from error
+
+    def wait(self, action: str) -> memoryview:
+        """Return the next datagram of an answer.
+
+        Raises:
+            NetlinkError: ENOBUFS if a part of the answer was lost.
+        """
+        try:
+            return memoryview(self._socket.recv(_RECEIVE_BYTES))
+        except OSError as error:
+            raise NetlinkError(action, error.errno or errno.EIO) from error
+
+    def receive(self) -> memoryview | None:
+        """Return the next datagram that is here already, or None.
 
         Raises OSError(ENOBUFS) when the kernel had to drop messages since the last call.
         """
         try:
-            return memoryview(self._socket.recv(_RECEIVE_BYTES, 0 if block else socket.MSG_DONTWAIT))
+            return memoryview(self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT))
         except BlockingIOError:
             return None
 
@@ -239,7 +257,7 @@ class NetlinkSocket:
         """Throw away what an abandoned request may still have left in the receive queue."""
         while True:
             try:
-                if self.receive(block=False) is None:
+                if self.receive() is None:
                     return
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
@@ -252,22 +270,18 @@ class NetlinkSocket:
             NetlinkError: the kernel's error, with `action` as the words for what was tried.
         """
         sequence = self.reserve_sequences(1)
-        self.send(message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, sequence, payload))
+        self.send(message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, sequence, payload), action)
         found: list[Message] = []
-        while True:
-            data = self.receive()
-            if data is None:
-                raise AssertionError("a socket that waits returned nothing")
-            for reply in messages(data):
-                if reply.sequence != sequence:
-                    continue
-                if reply.type != NLMSG_ERROR:
-                    found.append(reply)
-                    continue
+        for reply in self._replies(action):
+            if reply.sequence != sequence:
+                continue
+            if reply.type == NLMSG_ERROR:
                 failure = failure_of(reply)
                 if failure.errno:
                     raise NetlinkError(action, failure.errno, failure.text)
-                return found
+                break
+            found.append(reply)
+        return found
 
     def dump(self, action: str, kind: int, payload: bytes) -> list[Message]:
         """Return every message of a dump that no change interrupted; restarts it until that holds.
@@ -288,7 +302,7 @@ class NetlinkSocket:
         except DumpInterrupted:
             return None
 
-    def stream(self, action: str, kind: int, payload: bytes) -> Iterator[Message]:
+    def stream(self, action: str, kind: int, payload: bytes) -> Generator[Message, None, None]:
         """Yield the messages of one dump as they come.
 
         Raises:
@@ -296,32 +310,30 @@ class NetlinkSocket:
             DumpInterrupted: at the end, after every message: something changed meanwhile, so they may not fit together.
         """
         sequence = self.reserve_sequences(1)
-        self.send(message(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
-        interrupted = False
-        while True:
-            try:
-                data = self.receive()
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
-                interrupted = True
-                continue
-            if data is None:
-                raise AssertionError("a socket that waits returned nothing")
-            for reply in messages(data):
-                if reply.sequence != sequence:
-                    continue
-                if reply.flags & NLM_F_DUMP_INTR:
-                    interrupted = True
+        self.send(message(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload), action)
+        replies = (reply for reply in self._replies(action) if reply.sequence == sequence)
+        interrupted = ended = False
+        try:
+            for reply in replies:
+                interrupted = interrupted or bool(reply.flags & NLM_F_DUMP_INTR)
                 if reply.type not in (NLMSG_DONE, NLMSG_ERROR):
                     yield reply
                     continue
+                ended = True
                 code = -_ERROR_CODE.unpack_from(reply.payload)[0] if len(reply.payload) >= 4 else 0
                 if code in (errno.EINTR, errno.EAGAIN) or (interrupted and not code):
                     raise DumpInterrupted(f"{action}: it changed meanwhile")
                 if code:
                     raise NetlinkError(action, code)
                 return
+        finally:
+            # The kernel starts no other dump on this socket before this one was read to its end.
+            while not ended:
+                ended = next(replies).type in (NLMSG_DONE, NLMSG_ERROR)
+
+    def _replies(self, action: str) -> Iterator[Message]:
+        while True:
+            yield from messages(self.wait(action))
 
 
 def open_or_explain(protocol: int) -> NetlinkSocket:

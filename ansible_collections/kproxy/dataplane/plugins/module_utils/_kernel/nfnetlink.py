@@ -171,16 +171,13 @@ class Nfnetlink:
     def _send_batch(self, datagram: bytes, first: int, last: int) -> list[Failure]:
         """Return the failures of a batch, in order; empty if it is in force."""
         self._socket.drain()
-        try:
-            self._socket.send(datagram)
-        except OSError as error:
-            raise NetlinkError("send a batch to nf_tables", error.errno or errno.EIO) from error
+        self._socket.send(datagram, "send a batch to nf_tables")
         failures: list[Failure] = []
         acknowledged = False
         while True:
             # The kernel works a batch off inside send(): all answers there will ever be are queued by now.
             try:
-                data = self._socket.receive(block=False)
+                data = self._socket.receive()
             except OSError as error:
                 raise NetlinkError("read the answer to a batch", error.errno or errno.EIO) from error
             if data is None:

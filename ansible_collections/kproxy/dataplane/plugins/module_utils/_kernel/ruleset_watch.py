@@ -108,7 +108,7 @@ class RulesetWatch:
         collected = _Collector(self._table_bytes, self.table, self._own_generations)
         while True:
             try:
-                data = self._socket.receive(block=False)
+                data = self._socket.receive()
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
