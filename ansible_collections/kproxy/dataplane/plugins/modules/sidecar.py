@@ -68,6 +68,11 @@ options:
       - How long to wait until the sidecar is in step with its source. V(0) does not wait.
     type: int
     default: 60
+  wheels:
+    description:
+      - Folder on the controller with the wheels of the pinned libraries. With it the controller fetches nothing either.
+      - Without it, pip gets them once, checked against their pinned hashes.
+    type: path
   bundle:
     description:
       - Where the bundle was put on the node. Filled in by the action plugin, only when the node has another one.
@@ -233,6 +238,7 @@ def main() -> None:
             "kubeconfig": {"type": "path"},
             "settings": {"type": "dict", "default": {}},
             "wait_seconds": {"type": "int", "default": 60},
+            "wheels": {"type": "path"},
             "bundle": {"type": "path"},
             "bundle_sha256": {"type": "str"},
         },
