@@ -37,9 +37,12 @@ def main(argv: list[str]) -> int:
         # Said of scenarios at the top level, which is where ours are.
         "MOLECULE_GLOB": str(ROOT / "molecule/*/molecule.yml"),
     }
+    # Molecule frames and wraps what it runs; this keeps most lines whole where nobody told the width.
+    environment.setdefault("COLUMNS", "160")
     command = [str(BIN / "molecule"), "test", "--scenario-name", arguments.scenario]
     if arguments.keep:
         command += ["--destroy", "never"]
+    machines.down(lab)
     try:
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     finally:

@@ -1,6 +1,7 @@
 """Dial an address as a client would, many times, and print as JSON who answered and what went wrong.
 
 usage: dial.py PROTOCOL ADDRESS PORT [COUNT [TIMEOUT_SECONDS]]
+       dial.py --batch < a JSON list of [PROTOCOL, ADDRESS, PORT, COUNT]; dials all at once and prints a list
 
 Prints {"answers": [what the echo server said, ...], "errors": {"refused" | "timeout" | "unreachable" | text: count}}.
 Each attempt is a connection of its own, so each is a new choice of endpoint.
@@ -13,6 +14,7 @@ import json
 import socket
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 ERRORS = {
@@ -51,7 +53,16 @@ def dial(protocol: str, address: str, port: int, count: int, timeout: float) -> 
     return {"answers": answers, "errors": dict(errors)}
 
 
-if __name__ == "__main__":
-    protocol, address, port, *rest = sys.argv[1:]
+def main(argv: list[str]) -> None:
+    if argv == ["--batch"]:
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            series = [pool.submit(dial, *target, timeout=2.0) for target in json.load(sys.stdin)]
+            print(json.dumps([one.result() for one in series]))
+        return
+    protocol, address, port, *rest = argv
     count, timeout = int(rest[0]) if rest else 1, float(rest[1]) if len(rest) > 1 else 2.0
     print(json.dumps(dial(protocol.upper(), address, int(port), count, timeout)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,12 +75,25 @@ def cluster_frontends() -> Iterator[Frontend]:
                 )
 
 
-def dial(host: Host, frontend: Frontend, pod: str | None = None, count: int = DRAWS) -> dict[str, Any]:
-    """Dial a frontend from a node or from a pod on it."""
+@cache
+def dial_all(host: Host, frontends: tuple[Frontend, ...], pod: str | None = None) -> list[dict[str, Any]]:
+    """Dial frontends from a node or from a pod on it; once per origin, as reaching a node takes longest."""
+    targets = json.dumps([[item.protocol, item.address, item.port, DRAWS] for item in frontends])
     where = f"ip netns exec {pod} " if pod else ""
-    command = f"{where}{DIAL} {frontend.protocol} {frontend.address} {frontend.port} {count}"
-    seen: dict[str, Any] = json.loads(host.check_output(command))
+    seen: list[dict[str, Any]] = json.loads(host.check_output(f"echo '{targets}' | {where}{DIAL} --batch"))
     return seen
+
+
+def dial(host: Host, frontend: Frontend, among: tuple[Frontend, ...], pod: str | None = None) -> dict[str, Any]:
+    """Return what dialling one of these frontends met."""
+    return dial_all(host, among, pod)[among.index(frontend)]
+
+
+@cache
+def first_pod(host: Host) -> str | None:
+    """Return the name of some pod on the node, if it runs any."""
+    pods = json.loads(host.check_output("python3 /opt/kproxy-lab/pod.py list"))
+    return pods[0]["name"] if pods else None
 
 
 def check(seen: dict[str, Any], frontend: Frontend) -> None:
@@ -96,10 +110,25 @@ def check(seen: dict[str, Any], frontend: Frontend) -> None:
         assert answered == frontend.pods
 
 
-CLUSTER_FRONTENDS = [pytest.param(item, id=f"{item.service}-{item.address}") for item in cluster_frontends()]
+def node_port(service_name: str, port: int, local: bool) -> Iterator[Frontend]:
+    """Yield a NodePort on each node's address; under the Local policy only that node's own pods are behind it."""
+    (service,) = [item for item in services() if item["metadata"]["name"] == service_name]
+    for name, node in NODES.items():
+        pods = pods_behind(service, "http", "IPv4", name if local else None)
+        yield Frontend(name, node["status"]["addresses"][0]["address"], port, "TCP", pods, False)
 
 
-@pytest.mark.parametrize("command", ["iptables-legacy-save", "ip6tables-legacy-save", "iptables-nft-save", "nft list ruleset"])
+CLUSTER = tuple(cluster_frontends())
+NODE_PORTS = tuple(node_port("frontend", 30080, local=False))
+LOCAL_NODE_PORTS = tuple(node_port("inference", 30800, local=True))
+RULE_LISTINGS = ["iptables-legacy-save", "ip6tables-legacy-save", "iptables-nft-save", "nft list ruleset"]
+
+
+def named(item: Frontend) -> str:
+    return f"{item.service}-{item.address}"
+
+
+@pytest.mark.parametrize("command", RULE_LISTINGS)
 def test_no_chain_of_kube_proxy(host: Host, command: str) -> None:
     assert re.findall(r"KUBE-\S+|table \S+ kube-proxy", host.check_output(command)) == []
 
@@ -115,43 +144,35 @@ def test_kproxyd_says_it_is_well(host: Host, path: str) -> None:
     assert host.check_output(f"curl -s -o /dev/null -w %{{http_code}} http://127.0.0.1:10256/{path}") == "200"
 
 
-@pytest.mark.parametrize("frontend", CLUSTER_FRONTENDS)
+@pytest.mark.parametrize("frontend", CLUSTER, ids=named)
 def test_from_the_node(host: Host, frontend: Frontend) -> None:
-    check(dial(host, frontend), frontend)
+    check(dial(host, frontend, CLUSTER), frontend)
 
 
-@pytest.mark.parametrize("frontend", CLUSTER_FRONTENDS)
+@pytest.mark.parametrize("frontend", CLUSTER, ids=named)
 def test_from_a_pod(host: Host, frontend: Frontend) -> None:
-    pods = json.loads(host.check_output("python3 /opt/kproxy-lab/pod.py list"))
-    if not pods:
-        assert host.check_output("hostname") in ("cp-2", "cp-3"), "only these two run no pod"
+    pod = first_pod(host)
+    if pod is None:
+        assert host.check_output("hostname") in ("cp-2", "cp-3"), "every other node runs pods"
         return
-    check(dial(host, frontend, pods[0]["name"]), frontend)
+    check(dial(host, frontend, CLUSTER, pod), frontend)
 
 
-def node_address(name: str) -> str:
-    """Return the IPv4 address of a node."""
-    addresses: list[dict[str, str]] = NODES[name]["status"]["addresses"]
-    return addresses[0]["address"]
+@pytest.mark.parametrize("frontend", NODE_PORTS, ids=named)
+def test_node_port_of_every_node(host: Host, frontend: Frontend) -> None:
+    check(dial(host, frontend, NODE_PORTS), frontend)
 
 
-@pytest.mark.parametrize("target", sorted(NODES))
-def test_node_port_of_every_node(host: Host, target: str) -> None:
-    (service,) = [item for item in services() if item["metadata"]["name"] == "frontend"]
-    frontend = Frontend("frontend", node_address(target), 30080, "TCP", pods_behind(service, "http", "IPv4"), False)
-    check(dial(host, frontend), frontend)
-
-
-@pytest.mark.parametrize("target", sorted(NODES))
-def test_local_policy_keeps_the_client_and_the_node(host: Host, target: str) -> None:
-    (service,) = [item for item in services() if item["metadata"]["name"] == "inference"]
-    own = host.check_output("hostname") == target
-    pods = pods_behind(service, "http", "IPv4", None if own else target)
-    frontend = Frontend("inference", node_address(target), 30800, "TCP", pods, False)
-    seen = dial(host, frontend, count=DRAWS if pods else 1)
-    if not pods:
+@pytest.mark.parametrize("frontend", LOCAL_NODE_PORTS, ids=named)
+def test_local_policy_keeps_the_client_and_the_node(host: Host, frontend: Frontend) -> None:
+    here = host.check_output("hostname")
+    seen = dial(host, frontend, LOCAL_NODE_PORTS)
+    if frontend.service == here:
+        (service,) = [item for item in services() if item["metadata"]["name"] == "inference"]
+        check(seen, frontend._replace(pods=pods_behind(service, "http", "IPv4")))
+    elif not frontend.pods:
         assert (seen["answers"], seen["errors"]) == ([], {"timeout": 1})
-        return
-    check(seen, frontend)
-    if not own:
-        assert {answer["peer"] for answer in seen["answers"]} == {node_address(host.check_output("hostname"))}
+    else:
+        check(seen, frontend)
+        own_address = NODES[here]["status"]["addresses"][0]["address"]
+        assert {answer["peer"] for answer in seen["answers"]} == {own_address}
