@@ -11,6 +11,8 @@ is fetched.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -73,6 +75,16 @@ def build(cache: Path, wheels: Path | None = None, collection: Path = COLLECTION
     version = collection_version(collection)
     path = cache / f"kproxy-{inputs_digest(sources, version)[:16]}.pyz"
     if not path.exists():
+        with _locked(cache):
+            _make(cache, path, collection, sources, version, wheels)
+    return Bundle(path, hashlib.sha256(path.read_bytes()).hexdigest(), version)
+
+
+def _make(
+    cache: Path, path: Path, collection: Path, sources: Mapping[str, bytes], version: str, wheels: Path | None
+) -> None:
+    # Ansible asks for the same bundle once per host, at the same time: whoever waited finds it made.
+    if not path.exists():
         libraries = _libraries(cache, collection / REQUIREMENTS, wheels)
         with tempfile.TemporaryDirectory(dir=cache, prefix="staging-") as folder:
             staging = Path(folder) / "site-packages"
@@ -81,7 +93,13 @@ def build(cache: Path, wheels: Path | None = None, collection: Path = COLLECTION
             packed = Path(folder) / "packed.pyz"
             _pack(staging, packed)
             packed.replace(path)
-    return Bundle(path, hashlib.sha256(path.read_bytes()).hexdigest(), version)
+
+
+@contextlib.contextmanager
+def _locked(cache: Path) -> Iterator[None]:
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def packed_files(collection: Path) -> Iterator[Path]:
@@ -138,12 +156,7 @@ def _libraries(cache: Path, requirements: Path, wheels: Path | None) -> Path:
             + ("" if wheels is not None else "; on a controller without a package index, give a folder of wheels"),
         )  # fmt: skip
         _strip(target)
-        # Another run may have been faster; its result is the same.
-        try:
-            target.rename(folder)
-        except OSError:
-            if not folder.exists():
-                raise
+        target.rename(folder)
     return folder
 
 
