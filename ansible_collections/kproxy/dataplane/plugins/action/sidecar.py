@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +41,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _pack(self, wheels: Path | None) -> Bundle:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "kproxy-dataplane"
         try:
-            with _alone(cache):
-                return build(cache, wheels)
+            return build(cache, wheels)
         except BundleError as error:
             raise AnsibleActionFail(str(error)) from error
 
@@ -64,12 +60,3 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self._transfer_file(str(path), target)
         self._fixup_perms2((folder, target))
         return target
-
-
-@contextlib.contextmanager
-def _alone(cache: Path) -> Iterator[None]:
-    """Let one host's task pack and the others wait for it: they all want the same file."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
