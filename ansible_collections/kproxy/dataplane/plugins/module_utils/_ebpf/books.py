@@ -42,6 +42,7 @@ class Books:
         self.numbers = Numbers()
         self.ports: Dict[PortKey, PortEntries] = {}
         self._cluster_ips: Dict[bytes, int] = {}
+        self._sizes: Dict[str, int] = {}
 
     # -- the whole --------------------------------------------------------------------------------------------------
 
@@ -108,6 +109,7 @@ class Books:
 
     def accept(self, done: Replan) -> None:
         """Enter a committed plan."""
+        self._sizes = self.sizes_after(done)
         for key, entries in done.ports.items():
             old = self.ports.pop(key, None)
             for ip in old.cluster_ips if old else ():
@@ -126,14 +128,31 @@ class Books:
         """Return how many elements each owned map must hold."""
         counts: Dict[str, int] = {}
         for (_name, family), entries in self.ports.items():
-            for name, count in (("frontends", len(entries.frontends)), ("members", len(entries.members)),
-                                ("ranges", len(entries.ranges)), ("slots", sum(map(len, entries.sets.values())))):
-                full = "%s%d" % (name, family)
-                counts[full] = counts.get(full, 0) + count
+            _count(counts, family, entries, 1)
         for ip in self._cluster_ips:
             full = "cluster_ips%d" % (4 if len(ip) == 4 else 6)
             counts[full] = counts.get(full, 0) + 1
+        self._sizes = counts
+        return dict(counts)
+
+    def sizes_after(self, replan: Replan) -> Dict[str, int]:
+        """Return how many elements the maps must hold once a plan is accepted; costs as much as the plan."""
+        counts = dict(self._sizes)
+        for key, new in replan.ports.items():
+            for entries, sign in ((self.ports.get(key), -1), (new, 1)):
+                if entries is not None:
+                    _count(counts, key[1], entries, sign)
+        for name in ("cluster_ips4", "cluster_ips6"):
+            counts[name] = counts.get(name, 0) + len(replan.plan.upserts.get(name, ())) - len(
+                replan.plan.deletes.get(name, ()))
         return counts
+
+
+def _count(counts: Dict[str, int], family: int, entries: PortEntries, sign: int) -> None:
+    for name, count in (("frontends", len(entries.frontends)), ("members", len(entries.members)),
+                        ("ranges", len(entries.ranges)), ("slots", sum(map(len, entries.sets.values())))):
+        full = "%s%d" % (name, family)
+        counts[full] = counts.get(full, 0) + sign * count
 
 
 def group(rows: Iterable[Frontend]) -> Dict[PortKey, List[Frontend]]:

@@ -39,6 +39,10 @@ class Numbers:
         """Whether a service port has a number already."""
         return name in self._of
 
+    def names(self) -> Dict[int, ServicePortName]:
+        """Return the service ports by number."""
+        return {number: name for name, number in self._of.items()}
+
     def release(self, name: ServicePortName) -> None:
         """Forget a service port whose entries are gone from the maps."""
         number = self._of.pop(name, None)

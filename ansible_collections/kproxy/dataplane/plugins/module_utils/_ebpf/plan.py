@@ -48,6 +48,18 @@ class MapPlan:
         """Nothing to do."""
         return self.size == 0
 
+    def merge(self, name: str, elements: Step) -> None:
+        """Take over the writes to one map of another plan."""
+        for key, value in elements.upserts.items():
+            self.put(name, key, value)
+        for key in elements.deletes:
+            self.remove(name, key)
+
+    def steps_by_map(self) -> Iterator[Tuple[str, Step]]:
+        """Yield the writes by map, in no particular order."""
+        for name in sorted(set(self.upserts) | set(self.deletes)):
+            yield name, Step(name, self.upserts.get(name, {}), list(self.deletes.get(name, ())))
+
     def steps(self) -> Iterator[Step]:
         """Yield the writes in the safe order: referred entries, frontends, then what nobody refers to any more."""
         names = sorted(set(self.upserts) | set(self.deletes))

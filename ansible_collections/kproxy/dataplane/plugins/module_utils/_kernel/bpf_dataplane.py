@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Set, Tuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, programs
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file import ObjectFile, parse
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_link
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock, tc
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices, bpf_link
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import (
     LayoutMismatch,
@@ -32,7 +32,7 @@ DEFAULT_ROOT = "/sys/fs/bpf/kproxy"
 ZERO = bytes(4)
 
 #: Learned by the programs; carried over to larger maps.
-LEARNED = ("affinity4", "affinity6", "sockets4", "sockets6")
+LEARNED = ("affinity4", "affinity6", "sockets4", "sockets6", "flows4", "flows6")
 
 
 class NoBpffs(Exception):
@@ -51,9 +51,18 @@ class Dataplane:
         self.cgroup = cgroup
         self.directory = os.path.join(root, "v%d" % layout.SCHEMA)
         self.capabilities: Capabilities = probe()
-        self.objects: Dict[str, ObjectFile] = {"sock": parse(programs.unpack(sock.OBJECT))}
+        self.objects: Dict[str, ObjectFile] = {
+            "sock": parse(programs.unpack(sock.OBJECT)),
+            "tc": parse(programs.unpack(tc.OBJECT)),
+        }
+        self._packet_programs: Dict[int, Dict[str, int]] = {}
         self.maps = MapSet(None)
         self._generation = 0
+        self._filtered: Set[int] = set()
+
+    def exists(self) -> bool:
+        """Whether anything of this schema is pinned."""
+        return os.path.isdir(self.directory)
 
     # -- maps -------------------------------------------------------------------------------------------------------
 
@@ -103,7 +112,7 @@ class Dataplane:
 
     def _carry_over(self, old: MapSet) -> None:
         for name, held in old.maps.items():
-            if name not in ("reasons", "settings"):
+            if name not in ("reasons", "settings", "fragments4", "fragments6"):
                 self.maps[name].update(held.dump())
         settings = old.maps["settings"].get(ZERO)
         if settings is not None:
@@ -175,6 +184,44 @@ class Dataplane:
             for descriptor in loaded.values():
                 os.close(descriptor)
 
+    def attach_devices(self, swap: bool) -> Dict[str, int]:
+        """Put the packet programs on every device that lacks them, or on every device; index by name.
+
+        `swap`: load the programs anew, for maps that have changed. Links of devices that are gone are unpinned.
+        """
+        if swap:
+            self._close_packet_programs()
+        found = bpf_devices.devices()
+        pins = os.path.join(self.directory, "links")
+        pinned = bpf_devices.tcx_indexes(pins) if self.capabilities.tcx else set(self._filtered)
+        for index, hardware in found.values():
+            if swap or index not in pinned:
+                loaded = self._packet_program(14 if hardware == bpf_devices.ETHERNET else 0)
+                if self.capabilities.tcx:
+                    bpf_devices.attach_tcx(pins, index, loaded)
+                else:
+                    bpf_devices.attach_clsact(index, loaded)
+                    self._filtered.add(index)
+        for index in pinned - {index for index, _hardware in found.values()}:
+            self._filtered.discard(index)
+            for direction in (bpf_devices.INGRESS, bpf_devices.EGRESS):
+                path = bpf_devices.tcx_pin(pins, direction, index)
+                if os.path.exists(path):
+                    os.unlink(path)
+        return {name: index for name, (index, _hardware) in found.items()}
+
+    def _packet_program(self, link_header: int) -> Dict[str, int]:
+        if link_header not in self._packet_programs:
+            loaded = load_programs(self.objects["tc"], self.maps, {"link_header": link_header})
+            self._packet_programs[link_header] = {section.partition("/")[2]: fd for section, fd in loaded.items()}
+        return self._packet_programs[link_header]
+
+    def _close_packet_programs(self) -> None:
+        for loaded in self._packet_programs.values():
+            for descriptor in loaded.values():
+                os.close(descriptor)
+        self._packet_programs.clear()
+
     def _link_pin(self, hook: str) -> str:
         return os.path.join(self.directory, "links", hook.replace("/", "_"))
 
@@ -197,8 +244,11 @@ class Dataplane:
 
     def remove(self) -> bool:
         """Detach everything, then remove all pins of this schema; False if there was nothing."""
-        self.maps.close()
-        if not os.path.isdir(self.directory):
+        self.close()
+        if not self.capabilities.tcx:
+            for index, _hardware in bpf_devices.devices().values():
+                bpf_devices.detach_clsact(index)
+        if not self.exists():
             return False
         folder = os.path.join(self.directory, "links")
         for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
@@ -210,6 +260,7 @@ class Dataplane:
 
     def close(self) -> None:
         """Close all descriptors; what is pinned keeps working."""
+        self._close_packet_programs()
         self.maps.close()
 
 

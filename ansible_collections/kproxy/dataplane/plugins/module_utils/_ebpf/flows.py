@@ -1,0 +1,74 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Entries of flows4/6, and which of them may go.
+
+A connection is two or four entries (see src/flow_family.h), each with the time of its last packet. Without removal a
+busy client uses up the source ports towards an endpoint within minutes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+from typing import NamedTuple
+
+FORWARD = 0x01
+CLOSING = 0x02
+INGRESS, EGRESS = 0, 1
+TCP = 6
+
+#: Seconds without a packet after which an entry goes. Established TCP as in kube-proxy's conntrack settings.
+CLOSING_SECONDS = 10
+TCP_SECONDS = 86400
+UDP_SECONDS = 180
+
+
+class Flow(NamedTuple):
+    """One entry; addresses packed."""
+
+    source: bytes
+    source_port: int
+    destination: bytes
+    destination_port: int
+    protocol: int
+    hook: int
+    to_source: bytes
+    to_destination: bytes
+    to_destination_port: int
+    seen: int
+    service: int
+    flags: int
+
+    @property
+    def endpoint(self) -> tuple[bytes, int]:
+        """The endpoint of the connection this entry belongs to."""
+        if not self.flags & FORWARD:
+            return self.source, self.source_port
+        if self.hook == INGRESS:
+            return self.to_destination, self.to_destination_port
+        return self.destination, self.destination_port
+
+
+def unpack_flow(key: bytes, value: bytes) -> Flow:
+    """Read one element of flows4/6."""
+    width = 4 if len(key) == 16 else 16
+    sport, dport, protocol, hook = struct.unpack_from("!HHBB", key, 2 * width)
+    (seen,) = struct.unpack_from("=Q", value)
+    (to_port,) = struct.unpack_from("!H", value, 8 + 2 * width + 2)
+    service, flags = struct.unpack_from("=IB", value, 8 + 2 * width + 4)
+    return Flow(key[:width], sport, key[width : 2 * width], dport, protocol, hook, value[8 : 8 + width],
+                value[8 + width : 8 + 2 * width], to_port, seen, service, flags)  # fmt: skip
+
+
+def expired(flow: Flow, now: int) -> bool:
+    """Whether an entry may go. now: CLOCK_MONOTONIC in ns."""
+    if flow.flags & CLOSING:
+        seconds = CLOSING_SECONDS
+    else:
+        seconds = TCP_SECONDS if flow.protocol == TCP else UDP_SECONDS
+    return now - flow.seen > seconds * 1_000_000_000
+
+
+def stale(flow: Flow, serving: Collection[tuple[bytes, int]]) -> bool:
+    """Whether a UDP entry leads to an endpoint that serves no more; TCP ends by itself."""
+    return flow.protocol != TCP and flow.endpoint not in serving

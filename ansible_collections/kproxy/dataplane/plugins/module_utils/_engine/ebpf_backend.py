@@ -1,0 +1,379 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The eBPF dataplane: socket load balancing on the node's cgroup, tc programs on its devices, nftables for the rest.
+
+What the eBPF path does not carry (SCTP) is carried by our nftables tables, which exist only while there is such a row,
+or while they still hold connections of a node that was switched over. `carriers` says which frontend is carried by what.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows, layout
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import OWNED, Books, Replan
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.btf import BtfError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.elf import ElfError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries import carried
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.node_entries import (
+    NODE_MAPS,
+    node_entries,
+    pods_by_link,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan, diff_maps
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states import MapRow, read_rows
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError, FrontendState
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_share import NftablesShare, share_of
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.removed_endpoints import close_sockets
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable, TableDelta
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import refusal_table
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import local_addresses
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import (
+    DEFAULT_ROOT,
+    Dataplane,
+    NoBpffs,
+    Unsupported,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_devices import devices
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_link import ForeignProgram
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import LayoutMismatch
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import MapFull
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import NoCgroup2
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netns_cookie import own_netns_cookie
+
+_FAMILIES = (4, 6)
+_UDP = 17
+#: Maps are made this much larger than the objects need now.
+_HEADROOM = 2
+_FAILURES = (OSError, KernelError, MapFull, LayoutMismatch, ForeignProgram, NoBpffs, Unsupported, NoCgroup2, ElfError,
+             BtfError)  # fmt: skip
+
+
+class Options(NamedTuple):
+    """Settings of this backend alone.
+
+    host_only: sockets of pods are left to the packet path (service meshes, virtual machines). cgroup: the directory that
+    covers the node's processes, empty for the root of the hierarchy.
+    """
+
+    root: str = DEFAULT_ROOT
+    cgroup: str = ""
+    host_only: bool = False
+    protect_node_ports: bool = True
+
+
+class EbpfPlan(NamedTuple):
+    """A change that was worked out and not made. share: the nftables part, None if there is none."""
+
+    maps: MapPlan
+    replan: Replan | None
+    settings: layout.Settings | None
+    share: Any
+    unattached: bool
+
+    @property
+    def empty(self) -> bool:
+        """Nothing would be written."""
+        return self.maps.empty and self.settings is None and not self.unattached and (
+            self.share is None or self.share.empty
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of elements that would be written or removed."""
+        return self.maps.size + (self.share.size if self.share is not None else 0)
+
+
+class EbpfBackend:
+    """Our programs and maps for the current network namespace and one cgroup."""
+
+    name = "ebpf"
+
+    def __init__(self, families: tuple[int, ...] = _FAMILIES, options: Options = Options()) -> None:
+        self.options = options
+        self.books = Books()
+        self.plane = Dataplane(options.root, options.cgroup or None)
+        self.problems: list[str] = []
+        self.closed_sockets = 0
+        self._families = families
+        self._nftables: NftablesBackend | None = None
+        self._live: dict[str, dict[bytes, bytes]] = {}
+        self._node: dict[str, dict[bytes, bytes]] = {}
+        self._settings: layout.Settings | None = None
+        self._rules: ServiceTable | None = None
+        self._opened = False
+        self._attached = False
+        #: Held by whoever touches the maps: the engine's thread, or the upkeep of upkeep().
+        self._lock = threading.RLock()
+
+    # -- plans ------------------------------------------------------------------------------------------------------
+
+    def plan_all(self, table: ServiceTable) -> EbpfPlan:
+        """Read the maps and return what makes them be as the table says; creates nothing. Raises CommitError."""
+        with self._lock:
+            try:
+                return self._plan_all(table)
+            except _FAILURES as error:
+                raise CommitError(str(error)) from error
+
+    def _plan_all(self, table: ServiceTable) -> EbpfPlan:
+        self._rules = table
+        self._live = {}
+        held: layout.Settings | None = None
+        if self.plane.exists():
+            self.plane.open({})
+            self._opened = True
+            names = tuple("%s%d" % (name, family) for name in (*OWNED, *NODE_MAPS) for family in _FAMILIES)
+            self._live = self.plane.read((*names, "pod_links"))
+            held = self.plane.settings()
+        else:
+            self._opened = False
+        plan = self.books.adopt(table, self._live, held.next_service if held else 1)
+        self._node = self._node_entries(table)
+        for name, elements in diff_maps(self._node, self._live).steps_by_map():
+            plan.merge(name, elements)
+        settings = self._wanted_settings(table)
+        self._settings = settings
+        self._attached = self._opened and self._is_attached()
+        share = NftablesShare(table)
+        nftables = self._share_backend(bool(share.frontends))
+        return EbpfPlan(plan, None, settings if settings != held else None,
+                        nftables.plan_all(share) if nftables is not None else None, not self._attached)
+
+    def plan(self, table: ServiceTable, delta: TableDelta) -> EbpfPlan:
+        """Return what one change asks for."""
+        with self._lock:
+            self._rules = table
+            replan = self.books.replan(table, delta)
+            if delta.rules_changed:
+                node = self._node_entries(table)
+                for name, elements in diff_maps(node, self._node).steps_by_map():
+                    replan.plan.merge(name, elements)
+                self._node = node
+            settings = self._wanted_settings(table) if delta.rules_changed or not replan.plan.empty else self._settings
+            part = share_of(delta, table)
+            share = None
+            if part.before and self._nftables is None:
+                whole = NftablesShare(table)
+                nftables = self._share_backend(bool(whole.frontends))
+                share = nftables.plan_all(whole) if nftables is not None else None
+            elif self._nftables is not None:
+                share = self._nftables.plan(NftablesShare(table), part)
+            changed = settings if settings != self._settings else None
+            self._settings = settings
+            return EbpfPlan(replan.plan, replan, changed, share, False)
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    def commit(self, plan: EbpfPlan) -> None:
+        """Make the change. Raises CommitError; what was in force keeps forwarding."""
+        with self._lock:
+            try:
+                self._commit(plan)
+            except _FAILURES as error:
+                self._attached = False
+                raise CommitError(str(error)) from error
+
+    def _commit(self, plan: EbpfPlan) -> None:
+        needed = self.books.sizes_after(plan.replan) if plan.replan is not None else self.books.sizes()
+        moved = self._make_room(needed)
+        if plan.share is not None and self._nftables is not None:
+            self._nftables.commit(plan.share)
+        removed = self._removed_udp(plan)
+        self.plane.write(plan.maps)
+        if plan.settings is not None or moved:
+            assert self._settings is not None
+            self.plane.set_settings(self._settings)
+        if plan.replan is not None:
+            self.books.accept(plan.replan)
+        if not self._attached or moved:
+            self.plane.attach()
+            self.plane.attach_devices(swap=True)
+            self.plane.retire_old()
+            self._attached = True
+        if removed:
+            self._leave_endpoints(removed)
+
+    def _make_room(self, needed: Mapping[str, int]) -> bool:
+        """Open the maps with room for what is needed; True if they are new or have moved."""
+        if self._opened:
+            room = self.plane.room()
+            if all(count <= room.get(name, count) for name, count in needed.items()):
+                return False
+        else:
+            mark = self._refuse_mark()
+            self.problems = [problem for problem in (refusal_table.load(mark),) if problem]
+            if self.problems and self._settings is not None:
+                self._settings = self._settings._replace(refuse_mark=0)
+        self.plane.open({name: max(64, _HEADROOM * count) for name, count in needed.items()})
+        self._opened = True
+        return True
+
+    def _removed_udp(self, plan: EbpfPlan) -> set[tuple[int, bytes]]:
+        """Return (set number, endpoint struct) of UDP endpoints that the plan takes away."""
+        if plan.replan is None:
+            return set()
+        gone: set[tuple[int, bytes]] = set()
+        for key, new in plan.replan.ports.items():
+            old = self.books.ports.get(key)
+            if old is not None and key[0].protocol == _UDP:
+                after = {held[:-2] for slots in (new.sets if new else {}).values() for held in slots}
+                gone |= {(old.service, held) for slots in old.sets.values() for held in slots
+                         if held[:-2] not in after}
+        return gone
+
+    def _leave_endpoints(self, removed: Iterable[tuple[int, bytes]]) -> None:
+        """End what still leads to UDP endpoints that have gone and no longer serve: flows, then sockets."""
+        assert self._rules is not None
+        serving = {
+            built.name: built.serving
+            for service in self._rules.built.values()
+            for built in service.ports
+        } if removed else {}
+        numbers = {name: self.books.numbers.of(name) for name in serving if self.books.numbers.known(name)}
+        still = {(numbers[name], endpoint) for name, endpoints in serving.items() if name in numbers
+                 for endpoint in endpoints}
+        dead = set()
+        for number, held in removed:
+            ip, port, _flags = layout.unpack_endpoint(held)
+            if (number, (ip, port)) not in still:
+                dead.add((number, ip, port))
+        if not dead:
+            return
+        for family in _FAMILIES:
+            name = "flows%d" % family
+            entries = self.plane.read((name,))[name]
+            self.plane.maps[name].delete([
+                key for key, value in entries.items()
+                if (flow := flows.unpack_flow(key, value)).protocol == _UDP
+                and (flow.service, *flow.endpoint) in dead
+            ])
+        self.closed_sockets += close_sockets(self.plane, dead)
+
+    # -- the node ---------------------------------------------------------------------------------------------------
+
+    def _node_entries(self, table: ServiceTable) -> dict[str, dict[bytes, bytes]]:
+        addresses = [held.address for held in local_addresses() if held.scope != "host" and held.scope != "link"]
+        links = {name: index for name, (index, _hardware) in devices().items()}
+        return node_entries(table.rules, addresses, links)
+
+    def _wanted_settings(self, table: ServiceTable) -> layout.Settings:
+        options = (layout.HOST_ONLY if self.options.host_only else 0) | (
+            layout.PROTECT_NODE_PORTS if self.options.protect_node_ports else 0) | (
+            layout.POD_BY_LINK if pods_by_link(table.rules) else 0)
+        own = list(table.view.primary_addresses)
+        own += [held.address for held in local_addresses() if held.scope == "global"]
+        node4 = next((ip for ip in own if len(ip) == 4), bytes(4))
+        node6 = next((ip for ip in own if len(ip) == 16), bytes(16))
+        mark = 0 if self.problems else self._refuse_mark()
+        return layout.Settings(own_netns_cookie(), options, self.books.numbers.next, node4, node6, mark)
+
+    def _refuse_mark(self) -> int:
+        """Return the bit below kube-proxy's masquerade bit, or the one below that where it is taken."""
+        taken = self._rules.config.masquerade_bit if self._rules is not None else 14
+        return 1 << (13 if taken != 13 else 12)
+
+    def upkeep(self) -> None:
+        """Follow the node: new and removed devices and addresses; remove flows that have ended. Raises CommitError.
+
+        Cheap enough to call every few seconds and at every address or link event.
+        """
+        with self._lock:
+            if not self._attached or self._rules is None:
+                return
+            try:
+                self.plane.attach_devices(swap=False)
+                node = self._node_entries(self._rules)
+                self.plane.write(diff_maps(node, self._node))
+                self._node = node
+            except _FAILURES as error:
+                raise CommitError(str(error)) from error
+
+    def collect(self) -> int:
+        """Remove flow entries that have ended or idled out; return how many."""
+        with self._lock:
+            if not self._attached:
+                return 0
+            count, now = 0, time.monotonic_ns()
+            for family in _FAMILIES:
+                opened = self.plane.maps["flows%d" % family]
+                ended = [key for key, value in opened.dump().items() if flows.expired(flows.unpack_flow(key, value), now)]
+                opened.delete(ended)
+                count += len(ended)
+            return count
+
+    def _is_attached(self) -> bool:
+        held = self.plane.attached()
+        hooks = [program.section.replace("/", "_") for program in self.plane.objects["sock"].programs]
+        return all(held.get(hook, ("", 0))[1] for hook in hooks)
+
+    # -- nftables' share --------------------------------------------------------------------------------------------
+
+    def _share_backend(self, needed: bool) -> NftablesBackend | None:
+        """Return the nftables backend if it has rows to carry, or tables whose connections it must keep."""
+        if self._nftables is None:
+            backend = NftablesBackend(self._families)
+            if needed or backend.exists():
+                self._nftables = backend
+            else:
+                backend.close()
+        return self._nftables
+
+    def carriers(self) -> dict[FrontendKey, str]:
+        """Return by what each frontend is carried: "ebpf" or "nftables"."""
+        table = self._rules
+        return {} if table is None else {
+            key: "ebpf" if carried(row) else "nftables" for key, row in table.frontends.items()
+        }
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def preview(self, plan: EbpfPlan) -> tuple[Mapping[FrontendKey, FrontendState], Mapping[FrontendKey, FrontendState]]:
+        """Return the frontends before and after a plan_all() that has not been committed."""
+        before = self._states(read_rows(self._live))
+        after = self._states(read_rows(self.books.wanted(_FAMILIES)))
+        if plan.share is not None and self._nftables is not None:
+            share_before, share_after = self._nftables.preview(plan.share)
+            before.update(share_before)
+            after.update(share_after)
+        return before, after
+
+    def _states(self, rows: Mapping[FrontendKey, MapRow]) -> dict[FrontendKey, FrontendState]:
+        names = self.books.numbers.names()
+        return {
+            key: FrontendState(str(names.get(row.number, "number %d" % row.number)), row.verdict,
+                               tuple(sorted(row.endpoints)), tuple(sorted(row.local_endpoints)))
+            for key, row in rows.items()
+        }
+
+    def exists(self) -> bool:
+        """Tell whether anything of ours is pinned."""
+        return self.plane.exists()
+
+    def remove(self) -> bool:
+        """Detach and remove everything of ours, our share of nftables included."""
+        with self._lock:
+            try:
+                there = self.plane.remove()
+                refusal_table.remove()
+                backend = self._share_backend(True)
+                if backend is not None:
+                    there = backend.remove() or there
+            except _FAILURES as error:
+                raise CommitError(str(error)) from error
+            self._opened = self._attached = False
+            return there
+
+    def close(self) -> None:
+        """Close descriptors; what is pinned keeps forwarding."""
+        with self._lock:
+            self.plane.close()
+            if self._nftables is not None:
+                self._nftables.close()
+            self._opened = self._attached = False

@@ -1,0 +1,136 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The packet programs on the devices of the current network namespace: tcx links, or clsact filters below Linux 6.6.
+
+Loopback is left out: what the node sends to itself is translated at the socket.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Mapping
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_link
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import NetlinkError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import (
+    NETLINK_ROUTE,
+    NLM_F_CREATE,
+    NetlinkSocket,
+    attribute,
+    nested,
+    text_attribute,
+)
+
+ETHERNET = 1
+_LOOPBACK = 772
+_SIOCGIFHWADDR = 0x8927
+INGRESS, EGRESS = "ingress", "egress"
+_TCX = {INGRESS: 46, EGRESS: 47}
+_CLSACT_PARENT = {INGRESS: 0xFFFFFFF2, EGRESS: 0xFFFFFFF3}
+_RTM_NEWQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER = 36, 44, 45
+_TC_H_CLSACT, _CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFF0000
+_TCMSG = struct.Struct("=BBHiIII")
+_TCA_KIND, _TCA_OPTIONS = 1, 2
+_TCA_BPF_FD, _TCA_BPF_NAME, _TCA_BPF_FLAGS = 6, 7, 8
+_DIRECT_ACTION = 1
+#: Ours among the filters of a device: one priority, one handle.
+PRIORITY, HANDLE = 0x4B50, 1
+_ALL_PROTOCOLS = 0x0300
+_REPLACE = 0x100
+
+
+def devices() -> dict[str, tuple[int, int]]:
+    """Return (index, hardware type) by name of every device but loopback."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for index, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asking, _SIOCGIFHWADDR, struct.pack("16s24x", name.encode()))
+            except OSError:  # gone since it was listed
+                continue
+            (hardware,) = struct.unpack_from("=H", answer, 16)
+            if hardware != _LOOPBACK:
+                found[name] = (index, hardware)
+    return found
+
+
+def attach_tcx(pins: str, index: int, programs: Mapping[str, int]) -> None:
+    """Put the programs (by direction) on one device, by pinned links. A device gone meanwhile is no error."""
+    for direction, program in programs.items():
+        try:
+            bpf_link.adopt_or_create(
+                tcx_pin(pins, direction, index),
+                program,
+                lambda ready, at=_TCX[direction]: bpf.link_create(ready, index, at),  # type: ignore[misc]
+            )
+        except OSError as error:
+            if error.errno not in (errno.ENODEV, errno.EINVAL) or _exists(index):
+                raise
+
+
+def tcx_pin(pins: str, direction: str, index: int) -> str:
+    """Return the path of one link's pin."""
+    return os.path.join(pins, "tcx_%s_%d" % (direction, index))
+
+
+def tcx_indexes(pins: str) -> set[int]:
+    """Return the indexes of the devices that have a pinned link."""
+    names = os.listdir(pins) if os.path.isdir(pins) else []
+    return {int(name.rpartition("_")[2]) for name in names if name.startswith("tcx_")}
+
+
+def attach_clsact(index: int, programs: Mapping[str, int]) -> None:
+    """Put the programs (by direction) on one device as direct-action filters of clsact, replacing ours."""
+    with NetlinkSocket(NETLINK_ROUTE) as connection:
+        try:
+            connection.request(
+                "add a clsact qdisc",
+                _RTM_NEWQDISC,
+                _TCMSG.pack(0, 0, 0, index, _CLSACT_HANDLE, _TC_H_CLSACT, 0) + text_attribute(_TCA_KIND, "clsact"),
+                NLM_F_CREATE | 0x200,
+            )
+        except NetlinkError as error:
+            if error.errno != errno.EEXIST:
+                raise
+        for direction, program in programs.items():
+            options = nested(
+                _TCA_OPTIONS,
+                attribute(_TCA_BPF_FD, struct.pack("=I", program)),
+                text_attribute(_TCA_BPF_NAME, "kproxy_" + direction),
+                attribute(_TCA_BPF_FLAGS, struct.pack("=I", _DIRECT_ACTION)),
+            )
+            connection.request(
+                "put a filter on device %d" % index,
+                _RTM_NEWTFILTER,
+                _filter(index, direction) + text_attribute(_TCA_KIND, "bpf") + options,
+                NLM_F_CREATE | _REPLACE,
+            )
+
+
+def detach_clsact(index: int) -> None:
+    """Remove our filters from one device; the qdisc stays, others may use it."""
+    with NetlinkSocket(NETLINK_ROUTE) as connection:
+        for direction in (INGRESS, EGRESS):
+            try:
+                connection.request("remove a filter", _RTM_DELTFILTER,
+                                   _filter(index, direction) + text_attribute(_TCA_KIND, "bpf"))
+            except NetlinkError as error:
+                if error.errno not in (errno.ENOENT, errno.EINVAL, errno.ENODEV):
+                    raise
+
+
+def _filter(index: int, direction: str) -> bytes:
+    return _TCMSG.pack(0, 0, 0, index, HANDLE, _CLSACT_PARENT[direction], PRIORITY << 16 | _ALL_PROTOCOLS)
+
+
+def _exists(index: int) -> bool:
+    try:
+        socket.if_indextoname(index)
+    except OSError:
+        return False
+    return True
