@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from devtools.conformance import corpus, population, runner, timescale
 from devtools.conformance.corpus import Case
@@ -16,6 +18,7 @@ from devtools.conformance.engine_product import EngineProduct
 from devtools.conformance.judge import Circumstances
 from devtools.conformance.kproxyd import Kproxyd
 from devtools.conformance.model_system import ModelSystem
+from devtools.conformance.node_cgroup import BpfFs, NodeCgroup
 from devtools.conformance.packet_system import PacketSystem, unserved
 from devtools.conformance.play import Story, play
 from devtools.conformance.product import NoProduct, Product
@@ -74,18 +77,30 @@ def _play_packets(backend: str, self_check: bool, case: Case) -> list[str]:
     case = timescale.shorten(case)
     doubles = population.doubles(case)
     kept_free = frozenset() if self_check else unserved(case)
-    story = Story(case, doubles, Circumstances(case.node.addresses, unserved=kept_free))
-    system = PacketSystem(case, doubles, _product(backend, self_check))
-    try:
-        return list(play(story, system))
-    finally:
-        system.close()
+    ebpf = backend == "ebpf" and not self_check
+    at = Circumstances(case.node.addresses, unserved=kept_free, needless_masquerade=ebpf)
+    with contextlib.ExitStack() as stack:
+        node_cgroup, extra = _node_cgroup(stack) if ebpf else (None, {})
+        product = _product(backend, self_check, extra)
+        system = PacketSystem(case, doubles, product, node_cgroup)
+        stack.callback(system.close)
+        return list(play(Story(case, doubles, at), system))
 
 
-def _product(backend: str, self_check: bool) -> Product:
+def _product(backend: str, self_check: bool, extra: dict[str, Any]) -> Product:
     if self_check:
         return NoProduct()
-    return Kproxyd(backend) if os.environ.get("KPROXYD") else EngineProduct()
+    return Kproxyd(backend, extra) if os.environ.get("KPROXYD") or backend == "ebpf" else EngineProduct()
+
+
+def _node_cgroup(stack: contextlib.ExitStack) -> tuple[NodeCgroup, dict[str, Any]]:
+    """Give the node under test a cgroup and a BPF file system of its own, and tell the product where they are."""
+    name = f"kp-conformance-{os.getpid()}"
+    bpffs = BpfFs()
+    stack.callback(bpffs.close)
+    node_cgroup = NodeCgroup(name)
+    stack.callback(node_cgroup.close)
+    return node_cgroup, {"cgroup": node_cgroup.path, "bpfDirectory": os.path.join(bpffs.path, "kproxy")}
 
 
 def _report(results: Iterator[runner.Result], total: int, options: argparse.Namespace) -> int:

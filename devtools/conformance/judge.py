@@ -13,6 +13,9 @@ from devtools.conformance.observation import ANSWERED, FAILED, REJECTED, SILENT,
 History = dict[str, dict[int, SocketAddress]]
 """By probe id: which endpoint each client got."""
 
+SOCKET_KINDS = ("node", "pod-local")
+"""Clients whose sockets are made on the node under test."""
+
 SKEW_DEVIATIONS = 5.0
 """How far from an equal share, in standard deviations, a count may be. With few connections no count can be."""
 
@@ -27,7 +30,7 @@ class Circumstances:
     unserved: Collection[tuple[str, int, str]] = field(default=())
     """Destinations on which the runner does not listen, because the product may: there a refusal is a pass."""
     needless_masquerade: bool = False
-    """The backend translates at the socket, so a pod that dials itself needs no masquerade."""
+    """The backend translates at the socket: no packet has to come back by the node to be translated again."""
 
 
 def judge(
@@ -128,7 +131,7 @@ def _judge_masquerade(probe: Probe, seen: Sequence[Observation], at: Circumstanc
             continue
         to_itself = server.ip == probe.client.ip
         if probe.expect.masquerade[server]:
-            if one.source_kept and not (to_itself and at.needless_masquerade):
+            if one.source_kept and not (at.needless_masquerade and probe.client.kind in SOCKET_KINDS):
                 problems[f"{server} saw the client's own {source}, wanted masquerade"] = None
             elif not one.source_kept and source not in at.node_addresses:
                 problems[f"{server} saw {source}, wanted an address of the node"] = None

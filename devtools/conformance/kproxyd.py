@@ -44,7 +44,9 @@ LATE_SYNC_PERIOD_SECONDS = 0.5
 class Kproxyd:
     """One daemon for one case."""
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend: str, extra: Mapping[str, Any] | None = None) -> None:
+        """extra: more keys of the configuration's "kproxy" section."""
+        self._extra = dict(extra or {})
         self._mode = MODES[backend]
         self._folder = Path(tempfile.mkdtemp(prefix="kp-conformance-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -126,6 +128,7 @@ class Kproxyd:
                 "source": f"manifests:{self._folder / 'manifests'}",
                 "socketPath": str(self._folder / "kproxyd.sock"),
                 "stateDirectory": str(self._folder / "state"),
+                **self._extra,
             },
             "nftables": {"masqueradeAll": values.pop("masqueradeAll", False)},
             **values,

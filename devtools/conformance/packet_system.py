@@ -20,6 +20,7 @@ from devtools.conformance.corpus import (
 )
 from devtools.conformance.facts import HttpResponse, find_sample
 from devtools.conformance.manifests import ApiState
+from devtools.conformance.node_cgroup import NodeCgroup
 from devtools.conformance.observation import Observation
 from devtools.conformance.product import Product, node_port_address
 from devtools.conformance.traffic import Shot, Traffic
@@ -34,12 +35,14 @@ class PacketSystem:
 
     patience_seconds = 3.0
 
-    def __init__(self, case: Case, doubles: Mapping[str, list[str]], product: Product) -> None:
+    def __init__(
+        self, case: Case, doubles: Mapping[str, list[str]], product: Product, node_cgroup: NodeCgroup | None = None
+    ) -> None:
         self._case = case
         self._api = ApiState(case)
         self._product = product
         self._world = World(layout(case, doubles))
-        self._traffic = Traffic(self._world)
+        self._traffic = Traffic(self._world, node_cgroup)
         self._conntrack: dict[str, conntrack.Flow] = {}
         self._traffic.listen(listening_places(case))
 

@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from devtools.conformance.corpus import Client, Destination, SocketAddress, canonical, family
+from devtools.conformance.judge import SOCKET_KINDS
 from devtools.conformance.netns import NetworkNamespace
+from devtools.conformance.node_cgroup import NodeCgroup
 from devtools.conformance.observation import ANSWERED, FAILED, REJECTED, SILENT, Observation
 from devtools.conformance.rawtraffic import Capture, IcmpEcho, SctpInit, SctpListener
 from devtools.conformance.world import World
@@ -55,8 +57,9 @@ class _Flight:
 class Traffic:
     """Listeners and clients of one world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, node_cgroup: NodeCgroup | None = None) -> None:
         self._world = world
+        self._node_cgroup = node_cgroup
         self._selector = selectors.DefaultSelector()
         self._results: dict[int, Observation] = {}
         self._flights: dict[int, _Flight] = {}
@@ -142,13 +145,21 @@ class Traffic:
     def _namespace(self, client: Client) -> NetworkNamespace:
         return self._world.client_namespace(client.ip, client.on_node, client.interface)
 
+    def _client_socket(self, client: Client, family: int, kind: int) -> socket.socket:
+        """Make a client's socket; what runs on the node under test belongs to that node's cgroup, if it has one."""
+        namespace = self._namespace(client)
+        if self._node_cgroup is not None and client.kind in SOCKET_KINDS:
+            return self._node_cgroup.socket(namespace.descriptor, family, kind)
+        with namespace.entered():
+            return socket.socket(family, kind)
+
     def _launch(self, index: int, shot: Shot) -> None:
         stream = shot.to.protocol == "TCP"
-        with self._namespace(shot.client).entered():
-            sock = socket.socket(
-                socket.AF_INET6 if family(shot.client.ip) == 6 else socket.AF_INET,
-                socket.SOCK_STREAM if stream else socket.SOCK_DGRAM,
-            )
+        sock = self._client_socket(
+            shot.client,
+            socket.AF_INET6 if family(shot.client.ip) == 6 else socket.AF_INET,
+            socket.SOCK_STREAM if stream else socket.SOCK_DGRAM,
+        )
         sock.setblocking(False)
         sock.bind((shot.client.ip, 0))
         flight = _Flight(

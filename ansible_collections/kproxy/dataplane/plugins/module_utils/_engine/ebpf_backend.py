@@ -17,7 +17,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flow
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import OWNED, Books, Replan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.btf import BtfError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.elf import ElfError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries import carried
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries import PortKey, carried
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.node_entries import (
     NODE_MAPS,
     node_entries,
@@ -45,6 +45,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loade
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import MapFull
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import NoCgroup2
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netns_cookie import own_netns_cookie
 
 _FAMILIES = (4, 6)
@@ -95,14 +96,17 @@ class EbpfBackend:
 
     name = "ebpf"
 
-    def __init__(self, families: tuple[int, ...] = _FAMILIES, options: Options = Options()) -> None:
+    def __init__(
+        self, families: tuple[int, ...] = _FAMILIES, options: Options = Options(), nft: NftCommand | None = None
+    ) -> None:
         self.options = options
         self.books = Books()
         self.plane = Dataplane(options.root, options.cgroup or None)
         self.problems: list[str] = []
         self.closed_sockets = 0
         self._families = families
-        self._nftables: NftablesBackend | None = None
+        self._nftables = NftablesBackend(families, nft)
+        self._shared = False
         self._live: dict[str, dict[bytes, bytes]] = {}
         self._node: dict[str, dict[bytes, bytes]] = {}
         self._settings: layout.Settings | None = None
@@ -142,9 +146,9 @@ class EbpfBackend:
         self._settings = settings
         self._attached = self._opened and self._is_attached()
         share = NftablesShare(table)
-        nftables = self._share_backend(bool(share.frontends))
+        self._shared = bool(share.frontends) or self._nftables.exists()
         return EbpfPlan(plan, None, settings if settings != held else None,
-                        nftables.plan_all(share) if nftables is not None else None, not self._attached)
+                        self._nftables.plan_all(share) if self._shared else None, not self._attached)
 
     def plan(self, table: ServiceTable, delta: TableDelta) -> EbpfPlan:
         """Return what one change asks for."""
@@ -159,12 +163,11 @@ class EbpfBackend:
             settings = self._wanted_settings(table) if delta.rules_changed or not replan.plan.empty else self._settings
             part = share_of(delta, table)
             share = None
-            if part.before and self._nftables is None:
-                whole = NftablesShare(table)
-                nftables = self._share_backend(bool(whole.frontends))
-                share = nftables.plan_all(whole) if nftables is not None else None
-            elif self._nftables is not None:
+            if self._shared:
                 share = self._nftables.plan(NftablesShare(table), part)
+            elif part.before:
+                self._shared = True
+                share = self._nftables.plan_all(NftablesShare(table))
             changed = settings if settings != self._settings else None
             self._settings = settings
             return EbpfPlan(replan.plan, replan, changed, share, False)
@@ -183,7 +186,7 @@ class EbpfBackend:
     def _commit(self, plan: EbpfPlan) -> None:
         needed = self.books.sizes_after(plan.replan) if plan.replan is not None else self.books.sizes()
         moved = self._make_room(needed)
-        if plan.share is not None and self._nftables is not None:
+        if plan.share is not None:
             self._nftables.commit(plan.share)
         removed = self._removed_udp(plan)
         self.plane.write(plan.maps)
@@ -198,7 +201,7 @@ class EbpfBackend:
             self.plane.retire_old()
             self._attached = True
         if removed:
-            self._leave_endpoints(removed)
+            self._leave_endpoints(removed, plan.replan.ports if plan.replan is not None else ())
 
     def _make_room(self, needed: Mapping[str, int]) -> bool:
         """Open the maps with room for what is needed; True if they are new or have moved."""
@@ -228,17 +231,15 @@ class EbpfBackend:
                          if held[:-2] not in after}
         return gone
 
-    def _leave_endpoints(self, removed: Iterable[tuple[int, bytes]]) -> None:
+    def _leave_endpoints(self, removed: Iterable[tuple[int, bytes]], ports: Iterable[PortKey]) -> None:
         """End what still leads to UDP endpoints that have gone and no longer serve: flows, then sockets."""
         assert self._rules is not None
-        serving = {
-            built.name: built.serving
-            for service in self._rules.built.values()
-            for built in service.ports
-        } if removed else {}
-        numbers = {name: self.books.numbers.of(name) for name in serving if self.books.numbers.known(name)}
-        still = {(numbers[name], endpoint) for name, endpoints in serving.items() if name in numbers
-                 for endpoint in endpoints}
+        still: set[tuple[int, tuple[bytes, int]]] = set()
+        for name in {key[0] for key in ports}:
+            built = self._rules.built.get((name.namespace, name.name))
+            for port in built.ports if built is not None else ():
+                if port.name == name:
+                    still |= {(self.books.numbers.of(name), endpoint) for endpoint in port.serving}
         dead = set()
         for number, held in removed:
             ip, port, _flags = layout.unpack_endpoint(held)
@@ -315,15 +316,10 @@ class EbpfBackend:
 
     # -- nftables' share --------------------------------------------------------------------------------------------
 
-    def _share_backend(self, needed: bool) -> NftablesBackend | None:
-        """Return the nftables backend if it has rows to carry, or tables whose connections it must keep."""
-        if self._nftables is None:
-            backend = NftablesBackend(self._families)
-            if needed or backend.exists():
-                self._nftables = backend
-            else:
-                backend.close()
-        return self._nftables
+    @property
+    def port(self) -> int:
+        """The netlink port of our own nftables commits."""
+        return self._nftables.port
 
     def carriers(self) -> dict[FrontendKey, str]:
         """Return by what each frontend is carried: "ebpf" or "nftables"."""
@@ -338,7 +334,7 @@ class EbpfBackend:
         """Return the frontends before and after a plan_all() that has not been committed."""
         before = self._states(read_rows(self._live))
         after = self._states(read_rows(self.books.wanted(_FAMILIES)))
-        if plan.share is not None and self._nftables is not None:
+        if plan.share is not None:
             share_before, share_after = self._nftables.preview(plan.share)
             before.update(share_before)
             after.update(share_after)
@@ -362,9 +358,7 @@ class EbpfBackend:
             try:
                 there = self.plane.remove()
                 refusal_table.remove()
-                backend = self._share_backend(True)
-                if backend is not None:
-                    there = backend.remove() or there
+                there = self._nftables.remove() or there
             except _FAILURES as error:
                 raise CommitError(str(error)) from error
             self._opened = self._attached = False
@@ -374,6 +368,5 @@ class EbpfBackend:
         """Close descriptors; what is pinned keeps forwarding."""
         with self._lock:
             self.plane.close()
-            if self._nftables is not None:
-                self._nftables.close()
+            self._nftables.close()
             self._opened = self._attached = False

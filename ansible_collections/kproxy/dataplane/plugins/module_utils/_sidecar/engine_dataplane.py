@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_upkeep import EbpfUpkeep
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine, SyncResult
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
@@ -42,19 +44,25 @@ class AnnouncedNft(NftCommand):
 
 
 class EngineDataplane:
-    """One engine with the nftables backend in this process's network namespace."""
+    """One engine with its backend in this process's network namespace."""
 
-    def __init__(self, config: ProxyConfig, generation: int = 0) -> None:
+    def __init__(self, config: ProxyConfig, generation: int = 0, ebpf: Options | None = None) -> None:
         """Open the sockets. Raises KernelError.
 
         Args:
             config: what decides about packets.
             generation: the last one of an earlier run; a restart that writes nothing stays at it.
+            ebpf: the eBPF backend's options; None is the nftables backend.
         """
         self._generation = generation
         self._kernel = Nfnetlink(names.TABLE)
         self._nft = AnnouncedNft(self._kernel.generation)
-        self._backend = NftablesBackend(config.families, self._nft)
+        self._backend: NftablesBackend | EbpfBackend
+        if ebpf is None:
+            self._backend = NftablesBackend(config.families, self._nft)
+        else:
+            self._backend = EbpfBackend(config.families, ebpf, self._nft)
+            EbpfUpkeep(self._backend).start()
         self._engine = Engine(config, self._backend)
         self._left_at = 0
         self._tracker = FactsTracker(self._engine.table)

@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ConfigError, ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import AddressWatch, local_addresses
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import logfmt, unpacked
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.answers import About, Answers
@@ -76,6 +78,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _ebpf_options(settings: Settings) -> Options | None:
+    if settings.mode != "ebpf":
+        return None
+    chosen = settings.ebpf
+    return Options(
+        chosen.directory or DEFAULT_ROOT, chosen.cgroup, chosen.host_namespace_only, chosen.protect_node_ports
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kproxyd",
@@ -111,7 +122,7 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
     metrics = Metrics()
     journal = Journal(Path(settings.state_directory), settings.history_bytes)
     generation, last_commit_at = journal.last_commit()
-    dataplane = EngineDataplane(config, generation)
+    dataplane = EngineDataplane(config, generation, _ebpf_options(settings))
     # The daemon does not exist yet when its parts need to tell it something.
     daemon: list[Daemon] = []
     reporter = Reporter(metrics, journal, settings.sync_period, config.families, in_step=lambda: daemon[0].in_step())

@@ -60,6 +60,15 @@ class BindAddress(NamedTuple):
         return f"[{self.address}]:{self.port}" if self.family == 6 else f"{self.address}:{self.port}"
 
 
+class EbpfSettings(NamedTuple):
+    """What only the eBPF backend reads; empty paths are its defaults."""
+
+    directory: str
+    cgroup: str
+    host_namespace_only: bool
+    protect_node_ports: bool
+
+
 class Settings(NamedTuple):
     """The daemon's settings. Periods are seconds; an endpoint of None is switched off."""
 
@@ -79,6 +88,7 @@ class Settings(NamedTuple):
     history_bytes: int
     log_level: str
     left_aside: tuple[str, ...]
+    ebpf: EbpfSettings
 
 
 def load(path: str, overrides: Mapping[str, Any]) -> Settings:
@@ -148,6 +158,12 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
         history_bytes=own.integer("historyBytes", 1 << 20, 4096, 1 << 30),
         log_level=own.choice("logLevel", "info", ("debug", "info", "warning", "error")),
         left_aside=tuple(sorted(key for key in document if key in _LEFT_ASIDE)),
+        ebpf=EbpfSettings(
+            own.text("bpfDirectory", ""),
+            own.text("cgroup", ""),
+            own.boolean("hostNamespaceOnly", False),
+            own.boolean("protectNodePorts", True),
+        ),
     )
     nft.known("masqueradeAll", "masqueradeBit")
     client.known("acceptContentTypes", "contentType", "qps", "burst")
