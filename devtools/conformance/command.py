@@ -90,7 +90,7 @@ def _play_packets(backend: str, self_check: bool, case: Case) -> list[str]:
 def _product(backend: str, self_check: bool, extra: dict[str, Any]) -> Product:
     if self_check:
         return NoProduct()
-    return Kproxyd(backend, extra) if os.environ.get("KPROXYD") or backend == "ebpf" else EngineProduct()
+    return Kproxyd(backend, extra) if os.environ.get("KPROXYD") else EngineProduct(backend, extra)
 
 
 def _node_cgroup(stack: contextlib.ExitStack) -> tuple[NodeCgroup, dict[str, Any]]:

@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_backend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import Backend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_upkeep import EbpfUpkeep
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
@@ -24,7 +28,10 @@ STEP_SECONDS = 30.0
 class EngineProduct:
     """Changes go through a pipe; the answer says that the commit is made, or why not."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: str = "nft", options: Mapping[str, str] | None = None) -> None:
+        """options: where the eBPF backend finds its cgroup and BPF file system."""
+        self._backend = backend
+        self._options = dict(options or {})
         self._process: multiprocessing.process.BaseProcess | None = None
         self._case: Case | None = None
 
@@ -32,7 +39,7 @@ class EngineProduct:
         self._case = case
         context = multiprocessing.get_context("fork")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(node, settings(case), theirs), daemon=True)
+        self._process = context.Process(target=_serve, args=(node, settings(case), theirs, self._backend, self._options), daemon=True)
         self._process.start()
         theirs.close()
         self._send(objects, [])
@@ -59,9 +66,19 @@ class EngineProduct:
             self._process.kill()
 
 
-def _serve(node: NetworkNamespace, values: Mapping[str, Any], pipe: Connection) -> None:
+def _made(backend: str, options: Mapping[str, str]) -> Backend:
+    if backend == "nft":
+        return NftablesBackend()
+    made = EbpfBackend(options=ebpf_backend.Options(options["bpfDirectory"], options["cgroup"]))
+    EbpfUpkeep(made).start()
+    return made
+
+
+def _serve(
+    node: NetworkNamespace, values: Mapping[str, Any], pipe: Connection, backend: str, options: Mapping[str, str]
+) -> None:
     node.joiner()()
-    engine = Engine(ProxyConfig.from_mapping(values), NftablesBackend())
+    engine = Engine(ProxyConfig.from_mapping(values), _made(backend, options))
     while True:
         request = pipe.recv()
         if request is None:

@@ -67,7 +67,7 @@ class EbpfUpkeep:
         with contextlib.suppress(OSError):
             while True:
                 try:
-                    if self._events.receive(block=False) is None:
+                    if self._events.receive() is None:
                         return
                 except OSError as error:
                     if error.errno != errno.ENOBUFS:
