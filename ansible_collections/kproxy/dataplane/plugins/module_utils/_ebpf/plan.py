@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 
-
 class Step(NamedTuple):
     """Writes to one map, all upserts before all deletes."""
 

@@ -33,8 +33,10 @@ def adopt_map(path: str, wanted: MapDefinition, max_entries: int) -> BpfMap:
         found.close()
         raise LayoutMismatch(
             "%s: pinned map has type %d, key %d, value %d bytes; type %d, key %d, value %d are needed; remove the pin "
-            "or load with another pin directory" % (path, info.kind, info.key_size, info.value_size, wanted.kind,
-                                                    wanted.key_size, wanted.value_size))
+            "or load with another pin directory" % (
+                path, info.kind, info.key_size, info.value_size, wanted.kind, wanted.key_size, wanted.value_size
+            )
+        )
     if info.max_entries < max_entries:
         found.close()
         raise LayoutMismatch("%s: pinned map has room for %d entries, %d are needed" % (path, info.max_entries,

@@ -66,7 +66,7 @@ def decode_elements(payloads: Iterable[memoryview]) -> list[tuple[Key, Value, st
                     key_end = data[inner + 8 : inner + 4 + unpack(data, inner + 4)[0]]
                     if isinstance(key, bytes) and key_end != key:
                         key = (key, key_end)
-                elif kind == nft.ELEM_FLAGS and type(key) is bytes and data[inner + 7] & nft.ELEM_FLAG_INTERVAL_END:
+                elif kind == nft.ELEM_FLAGS and isinstance(key, bytes) and data[inner + 7] & nft.ELEM_FLAG_INTERVAL_END:
                     key = IntervalEnd(key)
                 inner += size + 3 & ~3
             if key is not None:

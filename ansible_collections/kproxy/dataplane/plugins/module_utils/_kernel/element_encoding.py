@@ -140,17 +140,17 @@ def encode_adds(elements: Sequence[Element]) -> list[bytes]:
     encoded: list[bytes] = []
     append = encoded.append
     for key, value, comment in elements:
-        if type(key) is bytes:
+        if isinstance(key, bytes):
             size = len(key)
             body = key_headers[size] + key + padding[size & 3]
         else:
             body = encode_key(key)
         if value is None:
             pass
-        elif type(value) is bytes:
+        elif isinstance(value, bytes):
             size = len(value)
             body += data_headers[size] + value + padding[size & 3]
-        elif type(value) is str:
+        elif isinstance(value, str):
             verdict = verdicts.get(value)
             if verdict is None:
                 verdict = verdicts[value] = encode_verdict(value)

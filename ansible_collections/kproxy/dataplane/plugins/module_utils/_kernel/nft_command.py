@@ -117,12 +117,13 @@ class NftCommand:
         # Temporary files bound nothing by themselves, but a child that writes without end cannot block or fill us.
         with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
             try:
-                done = subprocess.run(
+                done = subprocess.run(  # pylint: disable=ansible-bad-function
                     command,
                     input=(text or "").encode(),
                     stdout=stdout,
                     stderr=stderr,
                     timeout=self.timeout_seconds,
+                    check=False,
                     env={**os.environ, "LC_ALL": "C"},
                 )
             except FileNotFoundError as error:

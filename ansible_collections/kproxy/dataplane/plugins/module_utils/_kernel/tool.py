@@ -30,7 +30,7 @@ def find(name: str) -> str | None:
 def run(command: Sequence[str], stdin: str = "") -> str:
     """Return what the command printed. Raises ToolError when it fails or does not end within a minute."""
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # pylint: disable=ansible-bad-function
             command,
             input=stdin,
             capture_output=True,

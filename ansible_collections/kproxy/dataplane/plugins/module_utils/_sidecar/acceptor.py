@@ -70,7 +70,7 @@ class Acceptor:
                 task.cancel()
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS_PER_WAKEUP):
+        for _attempt in range(ACCEPTS_PER_WAKEUP):
             try:
                 connection, _peer = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

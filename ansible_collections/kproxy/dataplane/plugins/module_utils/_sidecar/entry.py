@@ -15,7 +15,7 @@ def main() -> int:
     program = Path(sys.argv[0]).name
     if program not in PROGRAMS:
         if len(sys.argv) < 2 or sys.argv[1] not in PROGRAMS:
-            print(f"usage: {program} {{{'|'.join(PROGRAMS)}}} ...", file=sys.stderr)
+            sys.stderr.write(f"usage: {program} {{{'|'.join(PROGRAMS)}}} ...\n")
             return 2
         program = sys.argv.pop(1)
     # Imported only now: kproxyctl must not pay for the daemon's libraries.

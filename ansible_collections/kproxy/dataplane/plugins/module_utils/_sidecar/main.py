@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -193,4 +192,4 @@ def _before_scrape(metrics: Metrics, health_checks: HealthCheckServers, relays: 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 class Notifier:
     """Sends state to the service manager; does nothing where there is none."""
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         """Read NOTIFY_SOCKET and WATCHDOG_USEC; the latter only counts for the process it names."""
+        environment = os.environ if environment is None else environment
         path = environment.get("NOTIFY_SOCKET", "")
         # A leading @ stands for the abstract namespace.
         self._address = "\0" + path[1:] if path.startswith("@") else path

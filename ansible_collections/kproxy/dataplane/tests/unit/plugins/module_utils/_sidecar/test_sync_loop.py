@@ -198,7 +198,7 @@ def test_retries_back_off_and_need_no_event() -> None:
     bench.dataplane.failures = 12
     bench.loop.take([Upserted(service("b"), 1.0)])
     pauses = []
-    for _ in range(12):
+    for _attempt in range(12):
         deadline = bench.loop.deadline()
         assert deadline is not None
         bench.clock.now = max(deadline, bench.clock.now)
