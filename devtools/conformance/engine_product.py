@@ -39,7 +39,9 @@ class EngineProduct:
         self._case = case
         context = multiprocessing.get_context("fork")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(node, settings(case), theirs, self._backend, self._options), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(node, settings(case), theirs, self._backend, self._options), daemon=True
+        )
         self._process.start()
         theirs.close()
         self._send(objects, [])

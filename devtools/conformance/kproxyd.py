@@ -31,7 +31,7 @@ from devtools.conformance.product import Manifests
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.main"
 MODES = {"nft": "nftables", "ebpf": "ebpf"}
-START_SECONDS, STEP_SECONDS = 30.0, 15.0
+START_SECONDS, STEP_SECONDS = 20.0, 15.0
 _PR_SET_PDEATHSIG = 1
 
 CANARY_ADDRESS = "192.0.0.170"
@@ -145,13 +145,13 @@ class Kproxyd:
         draft.rename(self._folder / "manifests" / "objects.json")
 
     def _wait(self, seconds: float) -> None:
-        wanted = f"{CANARY_ADDRESS}:{_FIRST_CANARY_PORT + self._step}"
+        wanted = _FIRST_CANARY_PORT + self._step
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self._process is not None and self._process.poll() is not None:
                 raise RuntimeError(f"kproxyd ended with {self._process.returncode}: {self._last_words()}")
             shown = self.ask("show", namespace="kproxy-canary", service="canary")
-            if shown is not None and wanted in json.dumps(shown):
+            if shown is not None and any(row["portNumber"] == wanted for row in shown["frontends"]):
                 status = self.ask("status") or {}
                 if status.get("inStep"):
                     return
