@@ -18,8 +18,10 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -214,6 +216,7 @@ class ControlPlane:
         self._processes: list[subprocess.Popen[bytes]] = []
         self.url = ""
         self._admin: Admin | None = None
+        self._admin_tls: ssl.SSLContext | None = None
 
     def __enter__(self) -> ControlPlane:
         return self.start()
@@ -229,7 +232,8 @@ class ControlPlane:
             host = f"[{self.bind}]" if ":" in self.bind else self.bind
             self.url = f"https://{host}:{self.port}"
             self._launch()
-            self._admin = Admin(self.url, self._client_tls("admin", [ADMIN_GROUP]), self.network_namespace)
+            self._admin_tls = self._client_tls("admin", [ADMIN_GROUP])
+            self._admin = self.new_admin()
             self._wait("API server", self._ready)
             return self
         except BaseException:
@@ -251,6 +255,12 @@ class ControlPlane:
         if self._own_data:
             shutil.rmtree(self.data, ignore_errors=True)
 
+    def new_admin(self) -> Admin:
+        """Return an administrator's client with a connection of its own, for another thread."""
+        if self._admin_tls is None:
+            raise ControlPlaneError("the control plane is not running")
+        return Admin(self.url, self._admin_tls, self.network_namespace)
+
     @property
     def admin(self) -> Admin:
         if self._admin is None:
@@ -265,6 +275,27 @@ class ControlPlane:
     def apply(self, *manifests: Mapping[str, Any]) -> None:
         """Create or replace objects, status included."""
         self.admin.apply(*manifests)
+
+    def load(self, manifests: Iterable[Mapping[str, Any]], connections: int = 8) -> None:
+        """Create many new objects over several connections; the first refusal is raised once all are through."""
+        waiting = iter(manifests)
+        lock = threading.Lock()
+
+        def create_some() -> None:
+            admin = self.new_admin()
+            try:
+                while True:
+                    with lock:
+                        manifest = next(waiting, None)
+                    if manifest is None:
+                        return
+                    admin.create(manifest)
+            finally:
+                admin.close()
+
+        with ThreadPoolExecutor(connections) as pool:
+            for done in [pool.submit(create_some) for _ in range(connections)]:
+                done.result()
 
     def delete(self, *manifests: Mapping[str, Any]) -> None:
         """Delete objects."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,5 +38,7 @@ def load(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
         if path.is_dir():
             yield from load(sorted(child for child in path.iterdir() if child.suffix in SUFFIXES))
             continue
-        for document in yaml.load_all(path.read_bytes(), Loader=_loader()):
+        content = path.read_bytes()
+        documents = [json.loads(content)] if path.suffix == ".json" else yaml.load_all(content, Loader=_loader())
+        for document in documents:
             yield from expand(document)
