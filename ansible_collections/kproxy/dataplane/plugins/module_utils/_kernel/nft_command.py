@@ -88,12 +88,13 @@ class NftCommand:
             check: change nothing (`nft -c`).
 
         Raises:
-            NftError: refused, died or overdue; nothing of the text is in force.
+            NftError: refused, died, overdue or too old; nothing of the text is in force.
             ValueError: the text asks for more than our own tables.
         """
         forbidden = _FORBIDDEN.search(structure)
         if forbidden:
             raise ValueError(f"nft is never asked to {' '.join(forbidden.group().split())}")
+        self._require_minimum()
         self._run((["-c"] if check else []) + ["-f", "-"], structure)
 
     def list_table(self, family: int, table: str, terse: bool = True) -> str | None:
@@ -111,6 +112,13 @@ class NftCommand:
             if error.returncode == 1 and _ENOENT_TEXT in error.stderr:
                 return None
             raise
+
+    def _require_minimum(self) -> None:
+        """Refuse a program that is too old; one that does not say its version gets its chance."""
+        if self.version() and self.version() < MINIMUM_VERSION:
+            minimum = ".".join(map(str, MINIMUM_VERSION))
+            reason = f"is older than {minimum}; install a newer nftables package"
+            raise NftError([self.path, "--version"], self.version_text, 0, "", reason)
 
     def _run(self, arguments: list[str], text: str | None) -> str:
         command = [self.path, *arguments]

@@ -30,12 +30,12 @@ def test_parse_version(output: str, expected: Version) -> None:
     assert (expected >= MINIMUM_VERSION) == (expected >= (1, 0, 1))
 
 
-def stand_in(folder: Path, body: str) -> str:
+def stand_in(folder: Path, body: str, version: str = "nftables v1.0.6 (x)") -> str:
     """Write a stand-in for nft that knows its version, writes down its arguments and then does what body says."""
     path = folder / "nft"
     path.write_text(
         "#!/bin/sh\n"
-        'if [ "$1" = --version ]; then echo "nftables v1.0.6 (x)"; exit 0; fi\n'
+        'if [ "$1" = --version ]; then echo "' + version + '"; exit 0; fi\n'
         f'echo "$*" >> {folder}/arguments\n'
         f"cat > {folder}/input\n"
         f"{body}\n"
@@ -106,6 +106,20 @@ def test_what_nft_complains_is_bounded(tmp_path: Path) -> None:
 def test_one_that_hangs_is_ended(tmp_path: Path) -> None:
     with pytest.raises(NftError, match=r"did not end within 0\.2 s and was killed"):
         NftCommand(stand_in(tmp_path, "exec tail -f /dev/null"), timeout_seconds=0.2).load("add table ip kproxy")
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"),
+    [("nftables v1.0.0 (x)", True), ("nftables v0.9.9 (x)", True), ("nftables v1.0.1 (x)", False), ("no idea", False)],
+)
+def test_an_nft_that_is_too_old_loads_nothing(version: str, refused: bool, tmp_path: Path) -> None:
+    command = NftCommand(stand_in(tmp_path, "exit 0", version))
+    if refused:
+        with pytest.raises(NftError, match=r"is older than 1\.0\.1; install a newer nftables package"):
+            command.load("add table ip kproxy")
+    else:
+        command.load("add table ip kproxy")
+    assert (tmp_path / "arguments").exists() != refused
 
 
 def test_a_missing_nft_is_told(tmp_path: Path) -> None:
