@@ -151,7 +151,7 @@ def present(module: AnsibleModule, service: Service) -> dict[str, Any]:
     proxy_config(module.params)
     wanted = [
         files.configuration(module.params, node_name_of(module.params)),
-        files.unit_file(module.params["backend"]),
+        files.unit_file(module.params["backend"], service.systemd_version()),
     ]
     found = {file.path: files.current_text(file.path) for file in wanted}
     outdated = [file for file in wanted if found[file.path] != file.text]

@@ -46,9 +46,10 @@ def configuration(options: Mapping[str, Any], node_name: str) -> TextFile:
     return TextFile(unit.CONFIG_PATH, json.dumps(document, indent=2, sort_keys=True) + "\n", 0o640)
 
 
-def unit_file(backend: str) -> TextFile:
+def unit_file(backend: str, systemd_version: int) -> TextFile:
     """Return the systemd unit."""
-    return TextFile(unit.UNIT_PATH, unit.render(unit.UnitOptions(backend=backend)), 0o644)
+    options = unit.UnitOptions(backend=backend, systemd_version=systemd_version)
+    return TextFile(unit.UNIT_PATH, unit.render(options), 0o644)
 
 
 def current_text(path: str) -> str | None:

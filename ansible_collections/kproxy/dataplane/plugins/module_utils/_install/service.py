@@ -42,6 +42,11 @@ class Service:
         enabled = self._run(["systemctl", "is-enabled", UNIT_NAME])[1].strip()
         return State(active in ("active", "activating", "reloading"), enabled == "enabled")
 
+    def systemd_version(self) -> int:
+        """Return systemd's version ("systemd 252 (252.39-1)"), 0 if it does not say."""
+        words = self._run(["systemctl", "--version"])[1].split()
+        return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+
     def systemctl(self, *arguments: str) -> None:
         """Run systemctl. Raises ServiceError."""
         code, out, err = self._run(["systemctl", *arguments])

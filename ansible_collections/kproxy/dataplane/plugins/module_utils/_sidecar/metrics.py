@@ -96,12 +96,6 @@ class Metrics:
             "Failed attempts to open a loopback NodePort",
             family,
         )
-        self.relay_rejected = Gauge(
-            "kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
-            "Packets to a loopback NodePort that nothing relays",
-            ("ip_family", "protocol"),
-            registry=self.registry,
-        )
         self._register_own()
         for name in FAMILIES:
             for per_family in (self.sync_failures, self.relay_listeners, self.relay_failures):

@@ -21,11 +21,15 @@ NFTABLES_CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE")
 # Loading programs and maps, attaching to cgroups and links, reading BTF.
 EBPF_CAPABILITIES = ("CAP_BPF", "CAP_PERFMON", "CAP_SYS_RESOURCE")
 
+# systemd that lets the pauses between restarts grow.
+GROWING_PAUSES_SINCE = 254
+
 
 class UnitOptions(NamedTuple):
-    """What differs between nodes."""
+    """What differs between nodes. systemd_version: an older systemd would complain about settings it does not know."""
 
     backend: str = "nftables"
+    systemd_version: int = 0
     daemon: str = DAEMON_LINK
     config: str = CONFIG_PATH
 
@@ -53,9 +57,7 @@ def render(options: UnitOptions) -> str:
         f"ExecStart={options.daemon} --config {options.config}",
         "Restart=always",
         "RestartSec=500ms",
-        # Growing pauses exist from systemd 254 on; older ones say so once and use the first pause always.
-        "RestartSteps=6",
-        "RestartMaxDelaySec=30s",
+        *(["RestartSteps=6", "RestartMaxDelaySec=30s"] if options.systemd_version >= GROWING_PAUSES_SINCE else []),
         "WatchdogSec=30s",
         # The first lists of a large cluster, or an API server that is not up yet, must not count as a failed start.
         "TimeoutStartSec=infinity",
