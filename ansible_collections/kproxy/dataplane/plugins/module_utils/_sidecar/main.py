@@ -19,7 +19,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import AddressWatch, local_addresses
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import logfmt, unpacked
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import logfmt, source_metrics, unpacked
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.answers import About, Answers
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.control import ControlServer, Question
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.daemon import Daemon, Parts
@@ -129,6 +129,8 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
     sync_loop = SyncLoop(dataplane, reporter, settings.min_sync_period, settings.audit_period, config.families)
     health_checks = HealthCheckServers(lambda: reporter.proxy_state().healthy)
     relays = LocalhostRelays()
+    source = make_source(settings)
+    source_metrics.register(metrics.registry, source)
     endpoints = _endpoints(settings, metrics, reporter, _before_scrape(metrics, health_checks, relays))
     answers = Answers(
         About(unpacked.version(), settings, started_at),
@@ -143,7 +145,7 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
         Daemon(
             Parts(
                 dataplane=dataplane,
-                source=make_source(settings),
+                source=source,
                 sync_loop=sync_loop,
                 reporter=reporter,
                 metrics=metrics,
