@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     if options.self_check:
         cases = [without_proxy(case) for case in cases]
-    return _report(runner.run(cases, _player(options.backend, options.self_check), options.jobs), len(cases), options)
+    return _report(runner.run(cases, _player(options), options.jobs), len(cases), options)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -59,21 +59,28 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-v", dest="verbose", action="store_true", help="a line for every case, with its time")
     parser.add_argument("--list", action="store_true", help="print the names of the cases and end")
     parser.add_argument("--self-check", action="store_true", help="no proxy at all: every probe has to pass")
+    parser.add_argument(
+        "--engine",
+        action="store_true",
+        help="without the daemon round the engine: no health check ports, relay and metrics, whose cases then fail",
+    )
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="case files or folders of them")
     return parser.parse_args(argv)
 
 
-def _player(backend: str, self_check: bool) -> runner.PlayCase:
-    return partial(_play_model if backend == "model" and not self_check else _play_packets, backend, self_check)
+def _player(options: argparse.Namespace) -> runner.PlayCase:
+    if options.backend == "model" and not options.self_check:
+        return _play_model
+    return partial(_play_packets, options.backend, options.self_check, options.engine)
 
 
-def _play_model(backend: str, self_check: bool, case: Case) -> list[str]:
+def _play_model(case: Case) -> list[str]:
     doubles = population.doubles(case)
     story = Story(case, doubles, Circumstances(case.node.addresses))
     return list(play(story, ModelSystem(case)))
 
 
-def _play_packets(backend: str, self_check: bool, case: Case) -> list[str]:
+def _play_packets(backend: str, self_check: bool, engine: bool, case: Case) -> list[str]:
     case = timescale.shorten(case)
     doubles = population.doubles(case)
     kept_free = frozenset() if self_check else unserved(case)
@@ -81,16 +88,16 @@ def _play_packets(backend: str, self_check: bool, case: Case) -> list[str]:
     at = Circumstances(case.node.addresses, unserved=kept_free, needless_masquerade=ebpf)
     with contextlib.ExitStack() as stack:
         node_cgroup, extra = _node_cgroup(stack) if ebpf else (None, {})
-        product = _product(backend, self_check, extra)
+        product = _product(backend, self_check, engine, extra)
         system = PacketSystem(case, doubles, product, node_cgroup)
         stack.callback(system.close)
         return list(play(Story(case, doubles, at), system))
 
 
-def _product(backend: str, self_check: bool, extra: dict[str, Any]) -> Product:
+def _product(backend: str, self_check: bool, engine: bool, extra: dict[str, Any]) -> Product:
     if self_check:
         return NoProduct()
-    return Kproxyd(backend, extra) if os.environ.get("KPROXYD") else EngineProduct(backend, extra)
+    return EngineProduct(backend, extra) if engine else Kproxyd(backend, extra)
 
 
 def _node_cgroup(stack: contextlib.ExitStack) -> tuple[NodeCgroup, dict[str, Any]]:
