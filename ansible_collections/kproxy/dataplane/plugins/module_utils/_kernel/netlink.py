@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import struct
+import time
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
@@ -49,7 +50,8 @@ _ERROR_CODE = struct.Struct("=i")
 
 #: A dump fills whole buffers; the kernel never uses more than 32 KiB of one.
 _RECEIVE_BYTES = 1 << 17
-_DUMP_ATTEMPTS = 20
+#: For so long a dump that changes interrupt is begun again. A ruleset never changes without a pause for that long.
+DUMP_PATIENCE_SECONDS = 10.0
 
 
 class Message(NamedTuple):
@@ -288,19 +290,15 @@ class NetlinkSocket:
 
         Raises:
             NetlinkError: the kernel refused the dump.
-            DumpInterrupted: something changed during each of a bounded number of attempts.
+            DumpInterrupted: something changed during every attempt for DUMP_PATIENCE_SECONDS.
         """
-        for _attempt in range(_DUMP_ATTEMPTS):
-            found = self._dump_once(action, kind, payload)
-            if found is not None:
-                return found
-        raise DumpInterrupted(f"{action}: interrupted by changes {_DUMP_ATTEMPTS} times")
-
-    def _dump_once(self, action: str, kind: int, payload: bytes) -> list[Message] | None:
-        try:
-            return list(self.stream(action, kind, payload))
-        except DumpInterrupted:
-            return None
+        deadline = time.monotonic() + DUMP_PATIENCE_SECONDS
+        while True:
+            try:
+                return list(self.stream(action, kind, payload))
+            except DumpInterrupted:
+                if time.monotonic() > deadline:
+                    raise
 
     def stream(self, action: str, kind: int, payload: bytes) -> Generator[Message, None, None]:
         """Yield the messages of one dump as they come.

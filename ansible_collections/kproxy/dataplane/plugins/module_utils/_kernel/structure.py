@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import time
 from typing import Callable, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import nft_protocol as nft
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import DumpInterrupted
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import (
+    DUMP_PATIENCE_SECONDS,
     attribute,
     attribute_map,
     attributes,
@@ -23,8 +25,6 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink i
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import SetName
-
-_ATTEMPTS = 20
 
 _CHAIN_PARTS = (
     nft.CHAIN_NAME,
@@ -84,13 +84,14 @@ def structure_digests(kernel: Nfnetlink, family: int) -> dict[str, str]:
     Raises:
         DumpInterrupted: the ruleset never stood still.
     """
-    for _attempt in range(_ATTEMPTS):
+    deadline = time.monotonic() + DUMP_PATIENCE_SECONDS
+    while True:
         generation = kernel.generation()
         chains, rules, sets = list_chains(kernel, family), dump_rules(kernel, family), list_sets(kernel, family)
         if kernel.generation() == generation:
             break
-    else:
-        raise DumpInterrupted(f"read the structure of table {kernel.table}: it changed {_ATTEMPTS} times")
+        if time.monotonic() > deadline:
+            raise DumpInterrupted(f"read the structure of table {kernel.table}: it changed meanwhile, every time")
     found = {
         f"chain {chain.name}": _sha256([chain.digest.encode(), rules.get(chain.name, "").encode()])
         for chain in chains.values()
