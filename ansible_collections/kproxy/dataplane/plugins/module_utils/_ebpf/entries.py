@@ -106,15 +106,20 @@ def port_entries(rows: Sequence[Frontend], service: int, current: Dict[int, Tupl
     seconds = rows[0].affinity_seconds
     for row in rows:
         if not carried(row):
+            # Only its existence matters: the packet path refuses ports of a cluster IP that no frontend has.
+            value = layout.FrontendValue(service, 0, 0, 0, (layout.ELSEWHERE,) * 3, 0)
+            frontends[layout.frontend_key(*row.key)] = value.pack()
             continue
         flags = layout.FRONTEND_AFFINITY if seconds else 0
+        if row.loopback == REJECT:
+            flags |= layout.FRONTEND_REFUSE_LOOPBACK
         if row.source_ranges is not None:
             flags |= layout.FRONTEND_RANGES
             ranges = tuple(layout.range_key(service, *prefix) for prefix in layout.prefixes_of(row.source_ranges))
         value = layout.FrontendValue(service, len(cluster), len(local), seconds,
                                      (answer(row.outsiders), answer(row.pods), answer(row.node)), flags)
         frontends[layout.frontend_key(*row.key)] = value.pack()
-    if not frontends:
+    if not any(carried(row) for row in rows):
         sets = {}
     members = tuple(layout.member_key(number, held) for number, slots in sets.items() for held in slots) \
         if seconds else ()

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
 
-_VERDICTS = {layout.DNAT: "dnat", layout.REJECT: "reject", layout.DROP: "drop"}
+_VERDICTS = {layout.DNAT: "dnat", layout.REJECT: "reject", layout.DROP: "drop",
+             layout.ELSEWHERE: "elsewhere"}
 LiveMaps = Mapping[str, Mapping[bytes, bytes]]
 
 

@@ -196,7 +196,10 @@ class Dataplane:
         pinned = bpf_devices.tcx_indexes(pins) if self.capabilities.tcx else set(self._filtered)
         for index, hardware in found.values():
             if swap or index not in pinned:
-                loaded = self._packet_program(14 if hardware == bpf_devices.ETHERNET else 0)
+                framed = hardware in (bpf_devices.ETHERNET, bpf_devices.LOOPBACK)
+                loaded: Mapping[str, int] = self._packet_program(14 if framed else 0)
+                if hardware == bpf_devices.LOOPBACK:
+                    loaded = {bpf_devices.EGRESS: loaded[bpf_devices.EGRESS]}
                 if self.capabilities.tcx:
                     bpf_devices.attach_tcx(pins, index, loaded)
                 else:

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The packet programs on the devices of the current network namespace: tcx links, or clsact filters below Linux 6.6.
 
-Loopback is left out: what the node sends to itself is translated at the socket.
+On loopback only packets that leave are looked at: what the node sends to itself is translated at the socket, and what
+must be silent is silenced.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink i
 )
 
 ETHERNET = 1
-_LOOPBACK = 772
+LOOPBACK = 772
 _SIOCGIFHWADDR = 0x8927
 INGRESS, EGRESS = "ingress", "egress"
 _TCX = {INGRESS: 46, EGRESS: 47}
@@ -45,7 +46,7 @@ _REPLACE = 0x100
 
 
 def devices() -> dict[str, tuple[int, int]]:
-    """Return (index, hardware type) by name of every device but loopback."""
+    """Return (index, hardware type) by name of every device."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for index, name in socket.if_nameindex():
@@ -54,8 +55,7 @@ def devices() -> dict[str, tuple[int, int]]:
             except OSError:  # gone since it was listed
                 continue
             (hardware,) = struct.unpack_from("=H", answer, 16)
-            if hardware != _LOOPBACK:
-                found[name] = (index, hardware)
+            found[name] = (index, hardware)
     return found
 
 

@@ -158,6 +158,18 @@ INLINE bool NAME(enter_masquerade)(const struct NAME(packet) *p, const struct NA
 	return !bpf_map_update_elem(&NAME(flows), &key, &value, BPF_ANY);
 }
 
+/* An ended connection of the same client port may have been masqueraded where this one is not. */
+INLINE void NAME(forget_masquerade)(const struct NAME(packet) *p, const struct NAME(tuple) *forward)
+{
+	struct NAME(flow_key) key;
+
+	__builtin_memset(&key, 0, sizeof(key));
+	key.tuple = *forward;
+	key.protocol = p->protocol;
+	key.hook = HOOK_EGRESS;
+	bpf_map_delete_elem(&NAME(flows), &key);
+}
+
 /* The first packet of a connection that came in by a device. */
 INLINE int NAME(open_flow)(struct __sk_buff *skb, const struct NAME(packet) *p)
 {
@@ -186,6 +198,8 @@ INLINE int NAME(open_flow)(struct __sk_buff *skb, const struct NAME(packet) *p)
 		return NOT_OURS;
 	}
 	answer = frontend->answer[kind];
+	if ((answer & VERDICT_MASK) == VERDICT_ELSEWHERE)
+		return NOT_OURS;
 	if ((answer & VERDICT_MASK) == VERDICT_DROP)
 		return drop(REASON_NO_LOCAL_ENDPOINT);
 	if ((answer & VERDICT_MASK) == VERDICT_REJECT)
@@ -204,6 +218,8 @@ INLINE int NAME(open_flow)(struct __sk_buff *skb, const struct NAME(packet) *p)
 		NOINLINE_COPY(&own.w, &node->NAME(node));
 		if (NAME(unset_addr)(&own) || !NAME(enter_masquerade)(p, &forward, &own, frontend->service))
 			return drop(REASON_NO_SNAT_PORT);
+	} else {
+		NAME(forget_masquerade)(p, &forward);
 	}
 	NAME(flow_entry)(&key, &value, p, HOOK_INGRESS, FLOW_FORWARD, frontend->service);
 	key.tuple = p->tuple;

@@ -24,6 +24,7 @@ enum answer {
 	VERDICT_DNAT = 0,
 	VERDICT_REJECT = 1,
 	VERDICT_DROP = 2,
+	VERDICT_ELSEWHERE = 3,		/* carried by the node's nftables tables */
 	LOCAL_ONLY = 0x04,		/* the endpoint set of the Local policy */
 	MASQUERADE = 0x08,		/* the endpoint sees an address of this node */
 };
@@ -31,6 +32,7 @@ enum answer {
 enum frontend_flag {
 	FRONTEND_AFFINITY = 0x01,	/* pins in affinity4/6 under .service */
 	FRONTEND_RANGES = 0x02,		/* only sources in ranges4/6 under .service */
+	FRONTEND_REFUSE_LOOPBACK = 0x04,	/* a NodePort that loopback addresses refuse (KEP-6032) */
 };
 
 /*
@@ -124,6 +126,7 @@ INLINE const struct settings *node_settings(void)
 #define PROTOCOL_TCP 6
 #define PROTOCOL_UDP 17
 #define PROTOCOL_ICMP6 58
+#define PROTOCOL_SCTP 132
 
 /* The two families are one text: NAME(x) is x4 or x6. Headers named *_family.h are included once for each. */
 #define JOIN_(a, b) a##b

@@ -18,6 +18,8 @@ const volatile __u32 link_header SEC(".rodata") = 14;
 #define TCP_FLAGS_OFFSET 13
 #define TCP_CSUM_OFFSET 16
 #define UDP_CSUM_OFFSET 6
+#define SCTP_CHUNK_OFFSET 12
+#define SCTP_INIT 1
 #define ICMP_CSUM_OFFSET 2
 #define ICMP_INNER_OFFSET 8
 

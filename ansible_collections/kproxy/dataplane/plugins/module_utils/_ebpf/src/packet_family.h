@@ -105,7 +105,7 @@ INLINE bool NAME(read_packet)(struct __sk_buff *skb, __u8 hook, struct NAME(pack
 	p->tuple.sport = p->tuple.dport = 0;
 	if (p->protocol == PROTOCOL_ICMP_OF_FAMILY)
 		return !p->later_fragment && !bpf_skb_load_bytes(skb, p->l4, &p->icmp_type, 1);
-	if (p->protocol != PROTOCOL_TCP && p->protocol != PROTOCOL_UDP)
+	if (p->protocol != PROTOCOL_TCP && p->protocol != PROTOCOL_UDP && p->protocol != PROTOCOL_SCTP)
 		return false;
 
 	__builtin_memset(&datagram, 0, sizeof(datagram));
@@ -131,6 +131,12 @@ INLINE bool NAME(read_packet)(struct __sk_buff *skb, __u8 hook, struct NAME(pack
 		bpf_map_update_elem(&NAME(fragments), &datagram, &ports, BPF_ANY);
 	if (p->protocol == PROTOCOL_TCP)
 		return !bpf_skb_load_bytes(skb, p->l4 + TCP_FLAGS_OFFSET, &p->tcp_flags, 1);
+	if (p->protocol == PROTOCOL_SCTP) {
+		__u8 chunk;
+
+		/* Of SCTP only the first packet of an association matters, and only whether its port is defined. */
+		return !bpf_skb_load_bytes(skb, p->l4 + SCTP_CHUNK_OFFSET, &chunk, 1) && chunk == SCTP_INIT;
+	}
 	return true;
 }
 

@@ -20,6 +20,15 @@ INLINE bool NAME(unset_addr)(const struct NAME(addr) *a)
 #endif
 }
 
+INLINE bool NAME(loopback_addr)(const struct NAME(addr) *a)
+{
+#if FAMILY == 6
+	return !(a->w[0] | a->w[1] | a->w[2]) && a->w[3] == bpf_htonl(1);
+#else
+	return (a->w[0] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
+#endif
+}
+
 /*
  * The exact address wins over a NodePort of the same number, unless only the NodePort leads to an endpoint
  * (_frontends/simulate.py asks in the same order).

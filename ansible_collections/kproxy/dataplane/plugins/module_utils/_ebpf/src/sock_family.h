@@ -42,6 +42,14 @@ INLINE void NAME(fill_socket_key)(struct bpf_sock_addr *ctx, const struct NAME(a
 	key->port = port;
 }
 
+INLINE bool NAME(refuses_loopback)(__be16 port, __u8 protocol)
+{
+	struct NAME(frontend_key) key = { .port = port, .protocol = protocol, .pad = 0 };
+	const struct frontend_value *node_port = bpf_map_lookup_elem(&NAME(frontends), &key);
+
+	return node_port && (node_port->flags & FRONTEND_REFUSE_LOOPBACK);
+}
+
 /* Rewrite `addr` and `port` to an endpoint, or say why not. `bound` is the socket's own address, 0 if not bound. */
 INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAME(addr) *addr, __be16 *port,
 					   const struct NAME(addr) *bound)
@@ -69,6 +77,8 @@ INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAM
 		return SOCKET_PASS;
 	frontend = NAME(find_frontend)(addr, *port, protocol, kind);
 	if (!frontend) {
+		if (kind == CLIENT_NODE && NAME(loopback_addr)(addr) && NAME(refuses_loopback)(*port, protocol))
+			return SOCKET_REFUSE;
 		if (!bpf_map_lookup_elem(&NAME(cluster_ips), addr))
 			return SOCKET_PASS;
 		count_reason(REASON_UNDEFINED_PORT);
