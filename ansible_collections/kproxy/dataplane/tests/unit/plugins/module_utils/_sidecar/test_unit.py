@@ -1,0 +1,47 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import configparser
+
+import pytest
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.unit import UnitOptions, render
+
+
+def parsed(options: UnitOptions) -> configparser.SectionProxy:
+    parser = configparser.ConfigParser(interpolation=None, strict=True)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(render(options))
+    assert parser.sections() == ["Unit", "Service", "Install"]
+    return parser["Service"]
+
+
+def test_the_service_is_watched_restarted_and_may_do_little() -> None:
+    service = parsed(UnitOptions())
+    assert (service["Type"], service["Restart"], service["WatchdogSec"]) == ("notify", "always", "30s")
+    assert service["ExecStart"] == "/usr/local/sbin/kproxyd --config /etc/kproxy/kproxyd.json"
+    assert service["CapabilityBoundingSet"] == "CAP_NET_ADMIN CAP_NET_BIND_SERVICE"
+    assert service["AmbientCapabilities"] == service["CapabilityBoundingSet"]
+    assert service["ProtectSystem"] == "strict"
+    assert "bpf" not in service["SystemCallFilter"]
+
+
+def test_ebpf_adds_what_it_needs_and_nothing_else() -> None:
+    plain, ebpf = parsed(UnitOptions()), parsed(UnitOptions(backend="ebpf"))
+    more = {key for key in {*plain, *ebpf} if plain.get(key) != ebpf.get(key)}
+    assert more == {
+        "AmbientCapabilities",
+        "CapabilityBoundingSet",
+        "ProtectControlGroups",
+        "ProtectKernelTunables",
+        "ReadWritePaths",
+        "SystemCallFilter",
+    }
+    assert set(plain["CapabilityBoundingSet"].split()) < set(ebpf["CapabilityBoundingSet"].split())
+    assert "CAP_SYS_ADMIN" not in ebpf["CapabilityBoundingSet"]
+
+
+@pytest.mark.parametrize(("version", "grows"), [(0, False), (252, False), (254, True), (257, True)])
+def test_an_older_systemd_sees_no_setting_that_it_does_not_know(version: int, grows: bool) -> None:
+    assert ("RestartMaxDelaySec" in parsed(UnitOptions(systemd_version=version))) is grows
