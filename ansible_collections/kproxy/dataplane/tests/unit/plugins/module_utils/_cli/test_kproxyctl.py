@@ -1,0 +1,154 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""kproxyctl against a socket that gives prepared answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._cli import exit_codes, main
+
+TRACE: dict[str, Any] = {"verdict": "dnat", "reason": "because", "service": None, "frontend": None, "endpoints": []}
+
+
+class Answering:
+    """Listens like kproxyd, remembers requests, and answers each with the same bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.requests: list[dict[str, Any]] = []
+        self.answer = b""
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(8)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def result(self, document: Any) -> None:
+        self.answer = json.dumps({"version": 1, "ok": True, "result": document}).encode() + b"\n"
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _peer = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                self.requests.append(json.loads(connection.makefile().readline()))
+                connection.sendall(self.answer)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Answering]:
+    answering = Answering(tmp_path / "socket")
+    yield answering
+    answering.close()
+
+
+def kproxyctl(path: Path, *arguments: str) -> int:
+    return main.main(["--socket", str(path), *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "request_fields"),
+    [
+        (["services"], {"command": "services", "namespace": ""}),
+        (["services", "-n", "shop"], {"command": "services", "namespace": "shop"}),
+        (["backends"], {"command": "backends", "namespace": "", "service": ""}),
+        (["backends", "shop/web"], {"command": "backends", "namespace": "shop", "service": "web"}),
+        (["backends", "web"], {"command": "backends", "namespace": "default", "service": "web"}),
+        (["history", "--last", "3"], {"command": "history", "last": 3}),
+    ],
+)
+def test_what_is_asked(daemon: Answering, arguments: list[str], request_fields: dict[str, Any]) -> None:
+    daemon.result([])
+    assert kproxyctl(daemon.path, *arguments) == exit_codes.OK
+    assert daemon.requests == [{"version": 1, **request_fields}]
+
+
+def test_json_is_the_answer_as_it_is(daemon: Answering, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon.result([{"service": "shop/web", "more": 1}])
+    assert kproxyctl(daemon.path, "services", "-o", "json") == exit_codes.OK
+    assert json.loads(capsys.readouterr().out) == [{"service": "shop/web", "more": 1}]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [("dnat", exit_codes.OK), ("relay", exit_codes.OK), ("pass", exit_codes.OK), ("drop", 1), ("reject", 1)],
+)
+def test_a_trace_that_goes_nowhere_is_bad_news(daemon: Answering, verdict: str, code: int) -> None:
+    daemon.result({**TRACE, "verdict": verdict})
+    assert kproxyctl(daemon.path, "trace", "--from", "10.0.0.1", "--to", "10.96.0.1", "--port", "80") == code
+    assert daemon.requests[0]["from"] == "10.0.0.1"
+
+
+def test_a_refused_question_is_bad_news(daemon: Answering, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon.answer = b'{"version": 1, "ok": false, "error": "Service a/b is not known here"}\n'
+    assert kproxyctl(daemon.path, "show", "a/b") == exit_codes.PROBLEM
+    assert capsys.readouterr().err == "kproxyctl: Service a/b is not known here\n"
+
+
+def test_a_daemon_that_hangs_up_is_down(daemon: Answering, capsys: pytest.CaptureFixture[str]) -> None:
+    assert kproxyctl(daemon.path, "status") == exit_codes.NO_DAEMON
+    assert "journalctl -u kproxyd" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["status", "services", "backends", "history", "verify"])
+def test_without_a_daemon_the_next_step_is_named(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert kproxyctl(tmp_path / "nothing", command) == exit_codes.NO_DAEMON
+    message = capsys.readouterr().err
+    assert "systemctl start kproxyd" in message
+    assert "keeps forwarding" in message
+
+
+def test_show_falls_back_to_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nft(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        found = command[-2] == "ip"
+        return subprocess.CompletedProcess(command, 0 if found else 1, "table ip kproxy {}\n" if found else "", "")
+
+    monkeypatch.setattr(subprocess, "run", nft)
+    assert kproxyctl(tmp_path / "nothing", "show", "shop/web") == exit_codes.NO_DAEMON
+    shown = capsys.readouterr()
+    assert shown.out == "table ip kproxy {}\n"
+    assert "These are the tables in the kernel" in shown.err
+    assert kproxyctl(tmp_path / "nothing", "show") == exit_codes.OK
+
+
+def test_a_kernel_without_our_tables_is_bad_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", ""))
+    assert kproxyctl(tmp_path / "nothing", "show") == exit_codes.PROBLEM
+    assert "nothing is programmed" in capsys.readouterr().err
+
+
+def test_a_missing_nft_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert kproxyctl(tmp_path / "nothing", "show") == exit_codes.PROBLEM
+    assert "nft is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["reboot"], ["trace"], ["status", "-o", "xml"], ["history", "--last", "few"]]
+)
+def test_wrong_usage(tmp_path: Path, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        kproxyctl(tmp_path / "nothing", *arguments)
+    assert caught.value.code == exit_codes.USAGE
