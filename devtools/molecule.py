@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 
@@ -29,9 +30,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--keep", action="store_true", help="leave its nodes up: ./dev lab --instance m-SCENARIO ...")
     arguments = parser.parse_args(argv)
     lab = Lab(instance(arguments.scenario))
+    ephemeral = CACHE / "molecule" / arguments.scenario
     environment = os.environ | {
         "KPROXY_LAB": lab.instance,
-        "MOLECULE_EPHEMERAL_DIRECTORY": str(CACHE / "molecule" / arguments.scenario),
+        "MOLECULE_EPHEMERAL_DIRECTORY": str(ephemeral),
         # Molecule writes its own settings file per scenario.
         "ANSIBLE_CONFIG": "",
         # Said of scenarios at the top level, which is where ours are.
@@ -42,7 +44,9 @@ def main(argv: list[str]) -> int:
     command = [str(BIN / "molecule"), "test", "--scenario-name", arguments.scenario]
     if arguments.keep:
         command += ["--destroy", "never"]
+    # What a killed run left: its nodes, and molecule's belief that they are there.
     machines.down(lab)
+    shutil.rmtree(ephemeral, ignore_errors=True)
     try:
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     finally:

@@ -56,7 +56,8 @@ def dial(protocol: str, address: str, port: int, count: int, timeout: float) -> 
 def main(argv: list[str]) -> None:
     if argv == ["--batch"]:
         with ThreadPoolExecutor(max_workers=16) as pool:
-            series = [pool.submit(dial, *target, timeout=2.0) for target in json.load(sys.stdin)]
+            targets: list[tuple[str, str, int, int]] = json.load(sys.stdin)
+            series = [pool.submit(dial, *target, 2.0) for target in targets]
             print(json.dumps([one.result() for one in series]))
         return
     protocol, address, port, *rest = argv
