@@ -112,9 +112,13 @@ def _show_kernel(arguments: argparse.Namespace) -> int:
     flags = ["--json"] if arguments.output == "json" else []
     found = False
     for family, table in TABLES:
-        listing = subprocess.run(  # pylint: disable=ansible-bad-function
-            ["nft", *flags, "list", "table", family, table], capture_output=True, text=True, check=False
-        )
+        try:
+            listing = subprocess.run(  # pylint: disable=ansible-bad-function
+                ["nft", *flags, "list", "table", family, table], capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError:
+            sys.stderr.write("kproxyctl: the kernel cannot be read: nft is not installed (package nftables)\n")
+            return exit_codes.PROBLEM
         if listing.returncode == 0:
             found = True
             sys.stdout.write(listing.stdout)
