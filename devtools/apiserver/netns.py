@@ -17,12 +17,12 @@ def enter_handle(handle: int) -> None:
 
 
 def enter(name: str) -> None:
-    """Move the calling thread into /run/netns/NAME (`ip netns add` made it).
+    """Move the calling thread into /run/netns/NAME (`ip netns add` made it), or into the namespace at a path.
 
     Raises:
         OSError: there is no such namespace, or the caller may not enter it.
     """
-    handle = os.open(f"/run/netns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    handle = os.open(name if "/" in name else f"/run/netns/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         enter_handle(handle)
     finally:

@@ -104,7 +104,7 @@ class ApiServer:
     Args:
         data: folder for certificates; kept between runs, so clients stay valid. None: a temporary folder.
         listen: addresses to answer on, as (address, port); port 0 picks a free one.
-        network_namespace: name under /run/netns in which to listen; None: the caller's.
+        network_namespace: name under /run/netns, or path, of the namespace to listen in; None: the caller's.
         tokens: bearer token to user; client certificates signed by the authority always work.
         absent_groups: API groups this server does not know (404).
     """
