@@ -257,6 +257,30 @@ def test_dumps_are_whole_while_others_change_the_ruleset(kernel: Nfnetlink, nft:
         other.wait()
 
 
+def test_a_map_to_which_packets_add_can_be_read_meanwhile(kernel: Nfnetlink, nft: NftCommand) -> None:
+    nft.load(
+        "add chain ip kproxy learn { type filter hook output priority 0; }\n"
+        "add rule ip kproxy learn meta l4proto udp update @pins { ip daddr timeout 1h : ip daddr . udp dport }"
+    )
+    sender = (
+        "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nn = 0\n"
+        "while True:\n n = (n + 1) % (1 << 22)\n"
+        " try: s.sendto(b'', (f'127.{n >> 16}.{n >> 8 & 255}.{n & 255}', 5353))\n except OSError: pass\n"
+    )
+    other = subprocess.Popen([sys.executable, "-c", sender])
+    try:
+        sizes = [0]
+        while sizes[-1] < 8000:
+            keys = [element[0] for element in kernel.dump_elements(PINS)]
+            assert len(set(keys)) == len(keys)
+            assert len({pin.key for pin in kernel.dump_timed_elements(PINS)}) >= len(keys) // 2
+            sizes.append(len(keys))
+            assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
 def in_user_namespace(work: Callable[[], bytes]) -> bytes:
     """Run work in a child that is root of its own user and network namespace alone; return its answer."""
     reader, writer = os.pipe()

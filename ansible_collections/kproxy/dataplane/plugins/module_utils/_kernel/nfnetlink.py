@@ -277,6 +277,8 @@ class Nfnetlink:
     def dump_elements(self, set_name: SetName) -> list[tuple[Key, Value, str | None]]:
         """Return (key, value, comment) of every element of one of our sets; a range of one key comes as that key.
 
+        Of a dynamic map to which packets add meanwhile, an element may be missing: ask again if it matters.
+
         Raises:
             NetlinkError: ENOENT if there is no such set.
         """
@@ -293,16 +295,27 @@ class Nfnetlink:
 
         A dump walks the kernel's hash table anew for each buffer it fills and skips what it has told already. The
         kernel resizes the table in the background after many additions; that changes the order under the walk, without
-        any mark on the answer: some elements come twice and as many not at all.
+        any mark on the answer: some elements come twice and as many not at all. Packets that add to a dynamic map do
+        the same all the time, so there the pause for which to wait may never come.
         """
         payload = encoding.element_list_prefix(self.table, set_name)
         for attempt in range(_DUMP_ATTEMPTS):
             replies = self._socket.dump(f"read {set_name}", nft.message_type(nft.GETSETELEM), payload)
             found = decode([reply.payload for reply in replies])
-            if len(set(map(key_of, found))) == len(found):
+            distinct = {key_of(element): element for element in found}
+            if len(distinct) == len(found):
                 return found
+            if self._is_dynamic(set_name):
+                return list(distinct.values())
             time.sleep(_RESIZE_SECONDS * (attempt + 1))
         raise DumpInterrupted(f"read {set_name}: the kernel resized it during {_DUMP_ATTEMPTS} attempts")
+
+    def _is_dynamic(self, set_name: SetName) -> bool:
+        """Tell whether packets add to a set."""
+        payload = encoding.element_list_prefix(self.table, set_name)  # the same two attributes name a set here
+        replies = self._socket.request(f"look at {set_name}", nft.message_type(nft.GETSET), payload)
+        (flags,) = struct.unpack(">I", attribute_map(replies[0].payload, 4).get(nft.SET_FLAGS, bytes(4)))
+        return bool(flags & nft.SET_FLAG_EVAL)
 
     def dump_ours(self, action: str, operation: int, family: int, filters: bytes) -> list[memoryview]:
         """Return the payloads of a listing that belong to our table.
