@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
-from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import (
+    DNAT,
+    DROP,
+    REJECT,
+    FrontendKey,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.simulate import Outcome, Packet, simulate
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_address, parse_address
@@ -84,9 +89,13 @@ def probes(manifests: Sequence[Mapping[str, Any]], members: Sequence[Node], clie
 
 
 def run_probes(lab: Lab, wanted: Iterable[Probe], pods: Mapping[str, str]) -> list[Verdict]:
-    """Run probes side by side; pods maps an endpoint's address to its pod's name."""
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        return list(pool.map(lambda probe: _run(lab, probe, pods), wanted))
+    """Run probes, those of one origin side by side; pods maps an endpoint's address to its pod's name."""
+    by_origin: dict[Origin, list[Probe]] = {}
+    for probe in wanted:
+        by_origin.setdefault(probe.origin, []).append(probe)
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        series = pool.map(lambda probes: _run(lab, probes, pods), by_origin.values())
+        return [verdict for verdicts in series for verdict in verdicts]
 
 
 def pod_names_by_address(manifests: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -116,26 +125,32 @@ def _source(origin: Origin, clients: Mapping[Node, str], family: int) -> bytes:
     return parse_address(network.partition("/")[0][:-1] + "9" if family == 4 else network.partition("/")[0] + "9")
 
 
-def _run(lab: Lab, probe: Probe, pods: Mapping[str, str]) -> Verdict:
-    wanted = {pods[format_address(endpoint.ip)] for endpoint in probe.expected.endpoints}
-    sticky = probe.expected.frontend is not None and probe.expected.frontend.affinity_seconds > 0
-    count = DIALS_PER_ENDPOINT * len(wanted) if len(wanted) > 1 else 3
-    protocol = NAMES[probe.key.protocol]
-    origin = probe.origin
-    met = lab_pods.dial(lab, origin.node, probe.address, probe.key.port, pod=origin.pod, protocol=protocol, count=count)
-    return Verdict(probe, _compare(probe.expected.verdict, wanted, sticky, met), met.pods.total())
+def _run(lab: Lab, probes: Sequence[Probe], pods: Mapping[str, str]) -> list[Verdict]:
+    origin = probes[0].origin
+    names = [{pods[format_address(endpoint.ip)] for endpoint in probe.expected.endpoints} for probe in probes]
+    targets = [
+        (NAMES[probe.key.protocol], probe.address, probe.key.port, DIALS_PER_ENDPOINT * len(wanted) if wanted else 3)
+        for probe, wanted in zip(probes, names, strict=True)
+    ]
+    met = lab_pods.dial_many(lab, origin.node, targets, pod=origin.pod)
+    return [
+        Verdict(probe, _compare(probe.expected, wanted, seen), seen.pods.total())
+        for probe, wanted, seen in zip(probes, names, met, strict=True)
+    ]
 
 
-def _compare(verdict: str, wanted: set[str], sticky: bool, met: Dialled) -> str:
+def _compare(expected: Outcome, wanted: set[str], met: Dialled) -> str:
     """Return what is wrong, or nothing."""
     reached = set(met.pods)
-    if verdict == "dnat":
-        if met.errors:
-            return f"wanted {sorted(wanted)}, got errors {met.errors}"
-        if sticky and len(reached) == 1 and reached <= wanted:
-            return ""
-        return "" if reached == wanted and not sticky else f"wanted {sorted(wanted)}, reached {sorted(reached)}"
-    kind = {"reject": "refused", "drop": "timeout"}.get(verdict)
-    if reached or (kind is not None and set(met.errors) != {kind}):
-        return f"wanted {verdict}, reached {sorted(reached)} with errors {met.errors}"
-    return ""
+    if expected.verdict != DNAT:
+        kind = {REJECT: "refused", DROP: "timeout"}.get(expected.verdict)
+        if reached or (kind is not None and set(met.errors) != {kind}):
+            return f"wanted {expected.verdict}, reached {sorted(reached)} with errors {met.errors}"
+        return ""
+    if met.errors:
+        return f"wanted {sorted(wanted)}, got errors {met.errors}"
+    if expected.frontend is not None and expected.frontend.affinity_seconds:
+        return (
+            "" if len(reached) == 1 and reached <= wanted else f"wanted one of {sorted(wanted)}, got {sorted(reached)}"
+        )
+    return "" if reached == wanted else f"wanted {sorted(wanted)}, reached {sorted(reached)}"

@@ -66,26 +66,22 @@ def pod_names(lab: Lab, node: Node) -> list[str]:
     return [pod["name"] for pod in ssh.execute_json(lab, node, [*PROGRAM, "list"])]
 
 
-def dial(
-    lab: Lab,
-    origin: Node | None,
-    address: str,
-    port: int,
-    *,
-    pod: str | None = None,
-    protocol: str = "TCP",
-    count: int = 1,
-) -> Dialled:
-    """Dial `count` times from a node, from one of its pods, or (origin None) from the fabric, outside of all nodes."""
-    words = [protocol, address, str(port), str(count)]
+def dial_many(
+    lab: Lab, origin: Node | None, targets: Sequence[tuple[str, str, int, int]], *, pod: str | None = None
+) -> list[Dialled]:
+    """Dial (protocol, address, port, count) targets side by side from a node, one of its pods, or outside (None)."""
+    wanted = json.dumps([list(target) for target in targets])
     if origin is None:
-        inside = ["ip", "netns", "exec", lab.fabric, "python3", str(LOCAL_DIAL)]
-        seen = json.loads(run([*inside, *words]))
+        inside = ["ip", "netns", "exec", lab.fabric, "python3", str(LOCAL_DIAL), "--batch"]
+        seen = json.loads(run(inside, stdin=wanted))
     else:
         inside = ["ip", "netns", "exec", pod] if pod else []
-        seen = ssh.execute_json(lab, origin, [*inside, "python3", DIAL, *words])
-    return Dialled(
-        pods=Counter(answer["pod"] for answer in seen["answers"]),
-        peers=frozenset(answer["peer"] for answer in seen["answers"]),
-        errors=seen["errors"],
-    )
+        seen = ssh.execute_json(lab, origin, [*inside, "python3", DIAL, "--batch"], stdin=wanted)
+    return [
+        Dialled(
+            pods=Counter(answer["pod"] for answer in series["answers"]),
+            peers=frozenset(answer["peer"] for answer in series["answers"]),
+            errors=series["errors"],
+        )
+        for series in seen
+    ]
