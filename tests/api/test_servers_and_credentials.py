@@ -13,7 +13,7 @@ import yaml
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import api_client
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.credentials import Credentials
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.kubeconfig import KubeconfigError, read
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.kubeconfig import KubeconfigError, read
 from devtools.apiserver import ApiServer
 from devtools.apiserver.auth import KUBE_PROXY, User
 from devtools.apiserver.faults import Action, Garbage, Hang, Refuse

@@ -41,8 +41,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.api_erro
     fault_of_status,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.credentials import Access, Credentials
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.kubeconfig import KubeconfigError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.server_ring import ServerRing
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.kubeconfig import KubeconfigError
 
 # A dead address must not hold up the next one for long: three of them and the pauses between fit into 30 s.
 CONNECT_SECONDS = 3.0

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.kubeconfig import (
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.kubeconfig import (
     Kubeconfig,
     KubeconfigError,
     Material,

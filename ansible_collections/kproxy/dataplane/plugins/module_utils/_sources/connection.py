@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import kubeconfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources import kubeconfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.kubeconfig import (
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.kubeconfig import (
     Kubeconfig,
     KubeconfigError,
     Material,
