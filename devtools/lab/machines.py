@@ -12,8 +12,9 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from devtools.bootstrap import ROOT, locked
@@ -97,14 +98,34 @@ def start(lab: Lab, node: Node, root: Path) -> None:
     run(["mount", "-t", "overlay", lab.machine(node), "-o", layers, str(state / "root")])
     network.connect(lab, node)
     cgroups.create(lab, node)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
-        notifications.bind(str(state / "notify"))
-        process = boot(lab, node)
-        wait_until_ready(node, notifications, process, state / "boot.log")
+    with next_boot(lab, node):
+        boot(lab, node)
     (state / "ready").touch()
 
 
-def boot(lab: Lab, node: Node) -> subprocess.Popen[bytes]:
+@contextmanager
+def next_boot(lab: Lab, node: Node) -> Iterator[None]:
+    """Run the body, which makes the node boot, and wait for the READY=1 of its default target (sd_notify(3)).
+
+    Raises:
+        LabError: it did not come; the end of the node's log is in the text.
+    """
+    state = lab.node_state(node)
+    path = state / "notify"
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+        notifications.bind(str(path))
+        notifications.settimeout(BOOT_TIMEOUT_S)
+        yield
+        try:
+            while b"READY=1" not in notifications.recv(4096).split(b"\n"):
+                pass
+        except TimeoutError:
+            end = "\n".join((state / "boot.log").read_text(errors="replace").splitlines()[-20:])
+            raise LabError(f"{node.name} did not boot in {BOOT_TIMEOUT_S:.0f} s; its log ends:\n{end}") from None
+
+
+def boot(lab: Lab, node: Node) -> None:
     """Start the node's supervising loop in a session of its own."""
     state, machine = lab.node_state(node), lab.machine(node)
     between_boots = [sys.executable, "-m", "devtools.lab.network", lab.instance, node.name]
@@ -124,7 +145,7 @@ def boot(lab: Lab, node: Node) -> subprocess.Popen[bytes]:
         "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1",
     }
     with (state / "boot.log").open("wb") as log:
-        return subprocess.Popen(
+        subprocess.Popen(
             [str(LOOP), shlex.join(between_boots), groups, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -133,18 +154,6 @@ def boot(lab: Lab, node: Node) -> subprocess.Popen[bytes]:
             env=environment,
             start_new_session=True,
         )
-
-
-def wait_until_ready(node: Node, notifications: socket.socket, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait for the READY=1 that systemd sends when the node's default target is reached (sd_notify(3))."""
-    notifications.settimeout(BOOT_TIMEOUT_S)
-    try:
-        while b"READY=1" not in notifications.recv(4096).split(b"\n"):
-            pass
-    except TimeoutError:
-        state = f"exit code {process.poll()}" if process.poll() is not None else "still starting"
-        end = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-        raise LabError(f"{node.name} did not boot in {BOOT_TIMEOUT_S:.0f} s ({state}); its log ends:\n{end}") from None
 
 
 def remove(lab: Lab, node: Node) -> None:

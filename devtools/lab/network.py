@@ -55,7 +55,11 @@ def connect(lab: Lab, node: Node) -> None:
     run(["ip", "netns", "add", namespace])
     ip_batch(
         lab.fabric,
-        [f"link add {port} type veth peer name eth0 netns {namespace}", f"link set {port} master br0 up"],
+        [
+            # A machine keeps its address over a reboot, and its neighbours count on that.
+            f"link add {port} type veth peer name eth0 address 02:00:0a:4d:00:{node.number:02x} netns {namespace}",
+            f"link set {port} master br0 up",
+        ],
     )
     ip_batch(
         namespace,
