@@ -114,16 +114,23 @@ class Demo:
             add_pods(self.lab, gpu_d, [EXTRA_POD])
             grown = story.scaled_up(self.manifests, "shop", "frontend", gpu_d, EXTRA_POD.name, EXTRA_POD.host)
             found.append(self._apply(plane, lambda: plane.apply(*grown), story.replaced(self.manifests, grown), some))
-        with self.progress.step("Roll it: frontend-1 drains, then goes") as found:
+        with self.progress.step("Drain frontend-1, then end it") as found:
             draining = story.drained(self.manifests, "shop", "frontend", "frontend-1")
-            self._apply(plane, lambda: plane.apply(*draining), story.replaced(self.manifests, draining), [])
+            found.append(
+                self._apply(plane, lambda: plane.apply(*draining), story.replaced(self.manifests, draining), [])
+            )
+            # It gets no new connections any more, so its end is nothing to write.
             rest = story.without(self.manifests, "shop", "frontend", "frontend-1")
-            found.append(self._apply(plane, lambda: plane.apply(*rest), story.replaced(self.manifests, rest), some))
+            plane.apply(*rest)
+            self.manifests = story.replaced(self.manifests, rest)
+            remove_pods(self.lab, Node("gpu-a"), ["frontend-1"])
+            found.append(self._prove(some))
         with self.progress.step("Delete shop/checkout") as found:
             left, gone = story.removed(self.manifests, "shop", "checkout")
             found.append(self._apply(plane, lambda: plane.delete(*gone), left, some))
         with self.progress.step("Put everything back") as found:
             original = workload.load(EXAMPLES)
+            workload.start(self.lab, original, self.members)
             found.append(self._apply(plane, lambda: plane.apply(*original), original, some))
 
     def _apply(

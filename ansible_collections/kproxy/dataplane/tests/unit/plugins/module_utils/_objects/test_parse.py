@@ -1,0 +1,211 @@
+"""From manifests to objects: what is kept, what is left out with a note, what is refused with the object's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_address
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.node import Node
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import expand, parse
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.service import Service
+
+
+def service(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "shop", "name": "web", **metadata},
+        "spec": {"clusterIP": "10.96.0.5", "ports": [{"name": "http", "port": 80}], **(spec or {})},
+    }
+
+
+def endpointslice(**fields: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"namespace": "shop", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": 8080}],
+        "endpoints": [{"addresses": ["10.244.1.5"]}],
+        **fields,
+    }
+
+
+def parsed_service(spec: dict[str, Any] | None = None, **metadata: Any) -> Service:
+    obj = parse(service(spec, **metadata))
+    assert isinstance(obj, Service)
+    return obj
+
+
+def parsed_slice(**fields: Any) -> EndpointSlice:
+    obj = parse(endpointslice(**fields))
+    assert isinstance(obj, EndpointSlice)
+    return obj
+
+
+REFUSED = [
+    ("wrong shape", service({"ports": "80"}), "Service shop/web: spec.ports must be a list"),
+    ("port out of range", service({"ports": [{"port": 70000}]}), "spec.ports[0].port must be between 1 and 65535"),
+    ("port missing", service({"ports": [{"name": "http"}]}), "spec.ports[0].port is missing"),
+    ("port not a number", service({"ports": [{"port": "80"}]}), "spec.ports[0].port must be a number"),
+    ("unknown protocol", service({"ports": [{"port": 80, "protocol": "ICMP"}]}), "must be one of TCP, UDP, SCTP"),
+    ("cluster IP", service({"clusterIP": "10.96.0.300"}), "'10.96.0.300' is not an IP address"),
+    ("unknown type", service({"type": "Magic"}), "spec.type must be one of"),
+    ("name of 254", service(name="a" * 254), "metadata.name is longer than 253"),
+    ("labels", service(labels={"a": 1}), "metadata.labels must map strings to strings"),
+    ("affinity of a year", service({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {
+        "timeoutSeconds": 31536000}}}), "timeoutSeconds must be between 1 and 86400"),
+    ("endpoints", endpointslice(endpoints={"a": 1}), "EndpointSlice shop/web-1: endpoints must be a list"),
+    ("condition", endpointslice(endpoints=[{"addresses": ["10.0.0.1"], "conditions": {"ready": "yes"}}]),
+     "ready must be true or false"),
+    ("address type", endpointslice(addressType="IPX"), "addressType must be one of IPv4, IPv6, FQDN"),
+    ("no kind", {"metadata": {"name": "x"}}, "has no kind"),
+    ("no name", {"apiVersion": "v1", "kind": "Service", "spec": {}}, "metadata.name is missing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("manifest", "reason"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_an_unusable_object_is_refused_by_name_and_field(manifest: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        parse(manifest)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}},
+        {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "x"}},
+    ],
+)
+def test_other_peoples_kinds_are_passed_over(manifest: dict[str, Any]) -> None:
+    assert parse(manifest) is None
+
+
+def test_a_name_of_253_characters_and_a_hundred_ports_are_fine() -> None:
+    ports = [{"name": f"p{number}", "port": 1000 + number} for number in range(100)]
+    assert len(parsed_service({"ports": ports}, name="a" * 253).ports) == 100
+
+
+@pytest.mark.parametrize(
+    ("spec", "metadata"),
+    [
+        ({"type": "ExternalName", "clusterIP": ""}, {}),
+        ({"clusterIP": "None"}, {}),
+        ({"clusterIP": ""}, {}),
+        ({}, {"labels": {"service.kubernetes.io/service-proxy-name": ""}}),
+    ],
+)
+def test_what_is_not_ours_to_proxy(spec: dict[str, Any], metadata: dict[str, Any]) -> None:
+    assert not parsed_service(spec, **metadata).proxied
+
+
+def test_values_of_a_family_that_the_service_lacks_are_left_out_and_noted() -> None:
+    obj = parsed_service(
+        {
+            "type": "LoadBalancer",
+            "externalIPs": ["198.51.100.61", "2001:db8:e::61", "nonsense"],
+            "loadBalancerSourceRanges": [" 203.0.113.0/24 ", "2001:db8::/32", "junk", 7],
+        }
+    )
+    assert [format_address(ip) for ip in obj.external_ips] == ["198.51.100.61"]
+    assert [str(prefix) for prefix in obj.source_ranges] == ["203.0.113.0/24"]
+    assert len(obj.notes) == 5
+
+
+def test_only_addresses_in_mode_vip_are_ours() -> None:
+    manifest = service({"type": "LoadBalancer"})
+    manifest["status"] = {
+        "loadBalancer": {
+            "ingress": [
+                {"ip": "198.51.100.1"},
+                {"ip": "198.51.100.2", "ipMode": "VIP"},
+                {"ip": "198.51.100.3", "ipMode": "Proxy"},
+                {"hostname": "lb.example.org"},
+            ]
+        }
+    }
+    obj = parse(manifest)
+    assert isinstance(obj, Service)
+    assert [format_address(ip) for ip in obj.load_balancer_ips] == ["198.51.100.1", "198.51.100.2"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ready", "serving", "terminating"),
+    [
+        (None, True, True, False),
+        ({}, True, True, False),
+        ({"ready": None, "serving": None, "terminating": None}, True, True, False),
+        ({"ready": False, "terminating": True}, False, True, True),
+        ({"ready": False, "serving": False}, False, False, False),
+    ],
+)
+def test_missing_conditions_have_their_defaults(conditions: Any, ready: bool, serving: bool, terminating: bool) -> None:
+    endpoint = parsed_slice(endpoints=[{"addresses": ["10.244.1.5"], "conditions": conditions}]).endpoints[0]
+    assert (endpoint.ready, endpoint.serving, endpoint.terminating) == (ready, serving, terminating)
+
+
+def test_one_bad_endpoint_costs_only_itself() -> None:
+    obj = parsed_slice(
+        endpoints=[{"addresses": ["bad"]}, {"addresses": []}, {"addresses": ["fd00::1"]}, {"addresses": ["10.244.1.6"]}]
+    )
+    assert [format_address(endpoint.ip) for endpoint in obj.endpoints] == ["10.244.1.6"]
+    assert len(obj.notes) == 3
+
+
+@pytest.mark.parametrize("ports", [None, [], [{"name": "http"}], [{"name": "http", "port": None}], [{"port": 0}]])
+def test_ports_without_a_number_are_none(ports: Any) -> None:
+    assert parsed_slice(ports=ports).ports == ()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"addressType": "FQDN", "endpoints": [{"addresses": ["backend.example.org"]}]},
+        {"metadata": {"namespace": "shop", "name": "web-1"}},
+        {
+            "metadata": {
+                "namespace": "shop",
+                "name": "web-1",
+                "labels": {"kubernetes.io/service-name": "web", "service.kubernetes.io/headless": ""},
+            }
+        },
+    ],
+)
+def test_slices_that_are_nobodys(fields: dict[str, Any]) -> None:
+    assert parsed_slice(**fields).service == ""
+
+
+def test_a_node_has_one_address_a_family_and_no_placeholder() -> None:
+    obj = parse(
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "Rack_7.Row-B"}},
+            "spec": {"podCIDRs": ["10.244.1.0/24", "bad"], "taints": [{"key": "ToBeDeletedByClusterAutoscaler"}]},
+            "status": {
+                "addresses": [
+                    {"type": "ExternalIP", "address": "203.0.113.1"},
+                    {"type": "InternalIP", "address": "192.0.2.11"},
+                    {"type": "InternalIP", "address": "192.0.2.12"},
+                    {"type": "InternalIP", "address": "::1"},
+                    {"type": "Hostname", "address": "n1"},
+                ]
+            },
+        }
+    )
+    assert isinstance(obj, Node)
+    assert [format_address(ip) for ip in obj.addresses] == ["192.0.2.11"]
+    assert (obj.zone, obj.eligible, len(obj.notes)) == ("Rack_7.Row-B", False, 1)
+
+
+def test_lists_are_unrolled_and_their_items_get_a_kind() -> None:
+    document = {"apiVersion": "v1", "kind": "ServiceList", "items": [{"metadata": {"name": "a"}}]}
+    nested = {"apiVersion": "v1", "kind": "List", "items": [document, {"apiVersion": "v1", "kind": "Node"}]}
+    assert [(item["apiVersion"], item["kind"]) for item in expand(nested)] == [("v1", "Service"), ("v1", "Node")]
+    assert list(expand(None)) == []
+    assert list(expand("text")) == ["text"]
