@@ -7,6 +7,7 @@ Formats: include/uapi/linux/netlink.h. Integers of netlink itself are in host or
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import socket
@@ -39,6 +40,7 @@ _SOL_NETLINK = 270
 _NETLINK_ADD_MEMBERSHIP = 1
 _NETLINK_CAP_ACK = 10
 _NETLINK_EXT_ACK = 11
+_SO_ATTACH_FILTER = 26
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
 _NLMSGERR_ATTR_MSG = 1
@@ -186,31 +188,26 @@ class NetlinkSocket:
 
     def attach_filter(self, program: bytes) -> None:
         """Attach a classic BPF program (an array of struct sock_filter) that sees every datagram before us."""
-        import ctypes
-
         buffer = ctypes.create_string_buffer(program, len(program))
         # struct sock_fprog: count, padding, pointer.
         argument = struct.pack("HP", len(program) // 8, ctypes.addressof(buffer))
-        self._socket.setsockopt(socket.SOL_SOCKET, 26, argument)  # SO_ATTACH_FILTER
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, argument)
 
     def ensure_send_buffer(self, size: int) -> bool:
         """Make one send of `size` bytes possible; False if that is beyond what we may have (user namespaces)."""
-        if self._send_limit() >= size:
+        if self.send_limit() >= size:
             return True
         for option in (_SO_SNDBUFFORCE, socket.SO_SNDBUF):
             try:
                 self._socket.setsockopt(socket.SOL_SOCKET, option, size)
             except OSError:
                 continue
-            if self._send_limit() >= size:
+            if self.send_limit() >= size:
                 return True
         return False
 
     def send_limit(self) -> int:
         """Return the largest datagram that can be sent now, in bytes."""
-        return self._send_limit()
-
-    def _send_limit(self) -> int:
         # netlink_sendmsg refuses what exceeds sk_sndbuf - 32.
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - 32
 

@@ -48,6 +48,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transac
 
 #: Room for the answers to a batch in which very many elements fail.
 _RECEIVE_BUFFER_BYTES = 1 << 20
+#: Deletes with a message each, whose answers must fit the receive buffer if all of them fail.
+_DELETES_PER_BATCH = 1000
 _DUMP_ATTEMPTS = 20
 #: The first pause for the kernel's background resize of a hash table; each further one is longer by as much.
 _RESIZE_SECONDS = 0.005
@@ -214,7 +216,10 @@ class Nfnetlink:
                 if self.destroy_works or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                     raise
                 self.destroy_works = False
-        return self._delete_existing(set_name, remaining)
+        return sum(
+            self._delete_existing(set_name, remaining[first : first + _DELETES_PER_BATCH])
+            for first in range(0, len(remaining), _DELETES_PER_BATCH)
+        )
 
     def _destroy(self, set_name: SetName, keys: list[Key]) -> None:
         for part in split(Transaction(deletes={set_name: keys}), self._socket.send_limit()):
@@ -226,14 +231,13 @@ class Nfnetlink:
                 raise NetlinkError(f"destroy elements of {set_name}", failures[0].errno, failures[0].text)
 
     def _delete_existing(self, set_name: SetName, remaining: list[Key]) -> int:
-        """Delete by batches, leaving out what the kernel reports as missing, until a batch holds.
+        """Delete as one batch, leaving out what the kernel reports as missing, until the batch holds.
 
         One round tells every element that is missing, so two rounds do unless more expire between them.
         """
         while remaining:
             pieces = encoding.single(encoding.encode_pieces(Transaction(deletes={set_name: remaining})))
             datagram, last = self._build(pieces, None)
-            self._socket.ensure_send_buffer(len(datagram))
             first_piece = last - len(pieces) + 1
             failures = self._send_batch(datagram, first_piece - 1, last)
             if not failures:
