@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import AddressWatch
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.ruleset_watch import RulesetWatch
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import memory
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.answers import Answers
@@ -171,7 +172,11 @@ class Daemon:
         parts = self._parts
         if not parts.sync_loop.started:
             return
-        facts = parts.dataplane.facts()
+        try:
+            facts = parts.dataplane.facts()
+        except KernelError as error:
+            LOG.warning("the node's addresses cannot be read: %s; probes and relays stay as they are", error)
+            return
         previous, self._facts = self._facts, facts
         if facts == previous:
             return

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
@@ -22,6 +23,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import CommitFailed, Facts, Outcome
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.facts import FactsTracker
+
+LOG = logging.getLogger("kproxyd")
 
 
 class AnnouncedNft(NftCommand):
@@ -108,6 +111,12 @@ class EngineDataplane:
             # Which Services the failed attempt had planned is not told; read all of them after the next success.
             self._tracker_complete = False
             raise CommitFailed(str(error)) from error
+        except Exception as error:
+            # A fault of ours, which ending would only repeat at every restart: keep what is in force, stay reachable
+            # for kproxyctl, turn unhealthy and try again.
+            LOG.exception("unexpected failure while planning or committing")
+            self._tracker_complete = False
+            raise CommitFailed(f"unexpected {type(error).__name__}: {error}") from error
         self._left_at = self._kernel.generation()
         if self._tracker_complete:
             self._tracker.update(result.services)

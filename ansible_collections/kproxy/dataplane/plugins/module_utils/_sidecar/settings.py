@@ -19,6 +19,11 @@ from typing import Any, NamedTuple
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 MODES = ("nftables", "ebpf")
+# kube-proxy's modes that a configuration carried over may name; the reason to be here is to replace them.
+_REPLACED_MODES = ("iptables", "ipvs")
+DEFAULT_SYNC_PERIOD = 30.0
+# Instead of an address: no endpoint at all. Empty means the default, as in KubeProxyConfiguration.
+OFF = "off"
 
 # Keys that decide about packets: ProxyConfig reads them.
 _PROXY_KEYS = frozenset(
@@ -30,9 +35,8 @@ _PROXY_KEYS = frozenset(
 # Keys of KubeProxyConfiguration that have no meaning without kube-proxy's own machinery.
 _LEFT_ASIDE = frozenset(
     {
-        "configSyncPeriod", "conntrack", "enableProfiling", "iptables", "ipvs", "logging", "oomScoreAdj",
-        "portRange", "showHiddenMetricsForVersion", "windowsRunAsService", "winkernel", "udpIdleTimeout",
-        "windows",
+        "configSyncPeriod", "conntrack", "enableProfiling", "iptables", "ipvs", "logging", "nftables", "oomScoreAdj",
+        "portRange", "showHiddenMetricsForVersion", "udpIdleTimeout", "windowsRunAsService", "winkernel",
     }
 )  # fmt: skip
 _DURATION_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -116,7 +120,6 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
     reader = _Reader(document)
     own = reader.section("kproxy")
     own.values = {**own.values, **{key: value for key, value in overrides.items() if value is not None}}
-    nft = reader.section("nftables")
     client = reader.section("clientConnection")
     version = reader.text("apiVersion", API_VERSION)
     if version != API_VERSION:
@@ -124,40 +127,38 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
     kind = reader.text("kind", "KubeProxyConfiguration")
     if kind != "KubeProxyConfiguration":
         reader.problem("kind", f"is {kind!r}, but must be KubeProxyConfiguration")
-    mode = reader.text("mode", "") or "nftables"
-    if mode in ("iptables", "ipvs"):
-        # Carried over from kube-proxy: the reason to be here is to replace it.
-        reader.used.add("mode")
-        mode = "nftables"
-    elif mode not in MODES:
-        reader.problem("mode", f"is {mode!r}, but must be one of {', '.join(MODES)}")
+    given_mode = reader.text("mode", "") or "nftables"
+    if given_mode not in (*MODES, *_REPLACED_MODES):
+        reader.problem("mode", f"is {given_mode!r}, but must be one of {', '.join(MODES)}")
+    # kube-proxy reads the section of its mode, and that of iptables in mode ipvs.
+    rules = reader.section("iptables" if given_mode in _REPLACED_MODES else "nftables")
     source = own.text("source", "api")
     if source != "api" and not (source.startswith("manifests:") and len(source) > len("manifests:")):
         own.problem("source", f"is {source!r}, but must be 'api' or 'manifests:DIR'")
     kubeconfig = client.text("kubeconfig", "")
     if source == "api" and not kubeconfig:
         client.problem("kubeconfig", "is missing; it names the file with the API servers and the credentials")
-    proxy = {key: document[key] for key in _PROXY_KEYS if key in document}
+    proxy = {key: document[key] for key in _PROXY_KEYS if document.get(key) is not None}
     for key in ("masqueradeAll", "masqueradeBit"):
-        if key in nft.values:
-            proxy[key] = nft.values[key]
+        if rules.values.get(key) is not None:
+            proxy[key] = rules.values[key]
     settings = Settings(
         proxy=proxy,
         node_name=reader.text("hostnameOverride", "") or own.text("nodeName", "") or socket.gethostname().lower(),
-        mode=mode,
+        mode=given_mode if given_mode in MODES else "nftables",
         source=source,
         kubeconfig=kubeconfig,
         healthz=reader.bind("healthzBindAddress", "0.0.0.0:10256"),
         metrics=reader.bind("metricsBindAddress", "127.0.0.1:10249"),
         bind_hard_fail=reader.boolean("bindAddressHardFail", False),
-        sync_period=nft.duration("syncPeriod", 30.0, minimum=0.001),
-        min_sync_period=nft.duration("minSyncPeriod", 0.0),
+        sync_period=rules.duration("syncPeriod", 0.0) or DEFAULT_SYNC_PERIOD,
+        min_sync_period=rules.duration("minSyncPeriod", 0.0),
         audit_period=own.duration("auditPeriod", 300.0, minimum=1.0),
         socket_path=own.text("socketPath", "/run/kproxy/kproxyd.sock"),
         state_directory=own.text("stateDirectory", "/var/lib/kproxy"),
         history_bytes=own.integer("historyBytes", 1 << 20, 4096, 1 << 30),
         log_level=own.choice("logLevel", "info", ("debug", "info", "warning", "error")),
-        left_aside=tuple(sorted(key for key in document if key in _LEFT_ASIDE)),
+        left_aside=tuple(sorted(key for key in document if key in _LEFT_ASIDE and key not in reader.used)),
         ebpf=EbpfSettings(
             own.text("bpfDirectory", ""),
             own.text("cgroup", ""),
@@ -165,7 +166,7 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
             own.boolean("protectNodePorts", True),
         ),
     )
-    nft.known("masqueradeAll", "masqueradeBit")
+    rules.known("localhostNodePorts", "masqueradeAll", "masqueradeBit")
     client.known("acceptContentTypes", "contentType", "qps", "burst")
     reader.known(*_PROXY_KEYS, *_LEFT_ASIDE)
     if reader.problems:
@@ -185,7 +186,7 @@ def parse_duration(value: Any) -> float:
 
 
 def parse_bind_address(value: str) -> BindAddress:
-    """Return the parts of "host:port" or "[v6]:port". Raises ValueError."""
+    """Return the parts of "address:port" or "[v6]:port". Raises ValueError."""
     host, colon, port = value.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
@@ -196,7 +197,7 @@ def parse_bind_address(value: str) -> BindAddress:
             continue
         if colon and port.isdigit() and 0 < int(port) < 65536 and (family == 4 or bracketed):
             return BindAddress(family, host, int(port))
-    raise ValueError(f"is {value!r}, but must be ADDRESS:PORT, e.g. 127.0.0.1:10249 or [::]:10256")
+    raise ValueError(f"is {value!r}, but must be ADDRESS:PORT, e.g. 127.0.0.1:10249 or [::]:10256, or {OFF}")
 
 
 def _decode(path: str, text: str) -> Any:
@@ -278,8 +279,8 @@ class _Reader:
         return seconds
 
     def bind(self, key: str, default: str) -> BindAddress | None:
-        value = self.text(key, default)
-        if not value:
+        value = self.text(key, default) or default
+        if value == OFF:
             return None
         try:
             return parse_bind_address(value)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.settings import (
     BindAddress,
     SettingsError,
@@ -41,29 +42,78 @@ def test_defaults() -> None:
     assert settings.left_aside == ()
 
 
-def test_a_kube_proxy_config_map_is_taken_as_it_is() -> None:
+KUBEADM: dict[str, Any] = {
+    # What kubeadm writes into the ConfigMap kube-proxy when nobody sets anything.
+    "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+    "kind": "KubeProxyConfiguration",
+    "bindAddress": "0.0.0.0",
+    "bindAddressHardFail": False,
+    "clientConnection": {
+        "acceptContentTypes": "",
+        "burst": 0,
+        "contentType": "",
+        "kubeconfig": "/var/lib/kube-proxy/kubeconfig.conf",
+        "qps": 0,
+    },
+    "clusterCIDR": "10.244.0.0/16",
+    "configSyncPeriod": "0s",
+    "conntrack": {"maxPerCore": None, "min": None, "tcpCloseWaitTimeout": None, "tcpEstablishedTimeout": None},
+    "detectLocal": {"bridgeInterface": "", "interfaceNamePrefix": ""},
+    "detectLocalMode": "",
+    "enableProfiling": False,
+    "healthzBindAddress": "",
+    "hostnameOverride": "",
+    "iptables": {"localhostNodePorts": None, "masqueradeAll": False, "masqueradeBit": None, "syncPeriod": "0s"},
+    "ipvs": {"excludeCIDRs": None, "scheduler": "", "strictARP": False},
+    "logging": {"flushFrequency": 0, "verbosity": 0},
+    "metricsBindAddress": "",
+    "mode": "",
+    "nftables": {"masqueradeAll": False, "masqueradeBit": None, "minSyncPeriod": "0s", "syncPeriod": "0s"},
+    "nodePortAddresses": None,
+    "oomScoreAdj": None,
+    "portRange": "",
+    "showHiddenMetricsForVersion": "",
+    "winkernel": {"enableDSR": False, "networkName": ""},
+}
+
+
+def test_kubeadms_config_map_is_taken_as_it_is() -> None:
+    settings = from_mapping(KUBEADM, {"nodeName": "n1"})
+    assert (settings.mode, settings.sync_period, settings.min_sync_period) == ("nftables", 30.0, 0.0)
+    assert settings.healthz == BindAddress(4, "0.0.0.0", 10256)
+    assert settings.metrics == BindAddress(4, "127.0.0.1", 10249)
+    assert "iptables" in settings.left_aside
+    config = ProxyConfig.from_mapping({**settings.proxy, "nodeName": settings.node_name})
+    assert (config.node_name, config.masquerade_bit, config.node_port_addresses) == ("n1", 14, ("primary",))
+
+
+@pytest.mark.parametrize(
+    ("mode", "masquerade_bit", "left_aside"),
+    [
+        ("iptables", 15, ("ipvs", "nftables")),
+        ("ipvs", 15, ("ipvs", "nftables")),
+        ("nftables", 13, ("iptables", "ipvs")),
+    ],
+)
+def test_the_section_of_the_carried_over_mode_counts(
+    mode: str, masquerade_bit: int, left_aside: tuple[str, ...]
+) -> None:
     carried = {
         **MINIMAL,
-        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-        "kind": "KubeProxyConfiguration",
-        "mode": "ipvs",
-        "clusterCIDR": "10.244.0.0/16",
-        "ipvs": {"scheduler": "rr"},
-        "iptables": {"localhostNodePorts": None},
-        "conntrack": {"maxPerCore": None},
-        "nftables": {"syncPeriod": "1m", "masqueradeAll": True, "minSyncPeriod": "1s", "masqueradeBit": None},
-        "healthzBindAddress": "[::]:10256",
-        "metricsBindAddress": "",
-        "hostnameOverride": "node-7",
+        "mode": mode,
+        "iptables": {"masqueradeBit": 15, "localhostNodePorts": True},
+        "ipvs": {"scheduler": "lc"},
+        "nftables": {"masqueradeBit": 13},
     }
     settings = from_mapping(carried, {})
     assert settings.mode == "nftables"
-    assert settings.proxy["clusterCIDR"] == "10.244.0.0/16"
-    assert settings.proxy["masqueradeAll"] is True
-    assert settings.healthz == BindAddress(6, "::", 10256)
-    assert settings.metrics is None
-    assert settings.node_name == "node-7"
-    assert settings.left_aside == ("conntrack", "iptables", "ipvs")
+    assert settings.proxy["masqueradeBit"] == masquerade_bit
+    assert settings.left_aside == left_aside
+
+
+def test_endpoints_can_be_moved_or_switched_off() -> None:
+    settings = from_mapping({**MINIMAL, "healthzBindAddress": "[::]:10256", "metricsBindAddress": "off"}, {})
+    assert (settings.healthz, settings.metrics) == (BindAddress(6, "::", 10256), None)
 
 
 @pytest.mark.parametrize(
