@@ -62,8 +62,7 @@ def test_case_30_settings_are_carried() -> None:
     assert found.config["detectLocal"] == {"interfaceNamePrefix": "veth"}
     assert found.config["nodePortAddresses"] == expect["nodePortAddresses"]
     assert found.config["hostnameOverride"] == "n1.example.org"
-    assert found.config["masqueradeAll"] is expect["masqueradeAll"]
-    assert found.config["masqueradeBit"] == 14
+    assert found.config["nftables"] == {"masqueradeAll": expect["masqueradeAll"], "masqueradeBit": 14}
     assert (found.healthz_bind_address, found.metrics_bind_address) == ("0.0.0.0:10256", "127.0.0.1:10249")
 
 

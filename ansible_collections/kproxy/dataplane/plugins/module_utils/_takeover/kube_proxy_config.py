@@ -208,8 +208,10 @@ def translate(config: Mapping[str, Any], cores: int) -> Translation:
         "detectLocalMode": flat.get("detectLocalMode") or "ClusterCIDR",
         "clusterCIDR": flat.get("clusterCIDR") or "",
         "nodePortAddresses": addresses,
-        "masqueradeAll": bool(flat.get(f"{section}.masqueradeAll")),
-        "masqueradeBit": _or_default(flat.get(f"{section}.masqueradeBit"), 14),
+        "nftables": {
+            "masqueradeAll": bool(flat.get(f"{section}.masqueradeAll")),
+            "masqueradeBit": _or_default(flat.get(f"{section}.masqueradeBit"), 14),
+        },
     }
     detect_local = {
         name: flat[f"detectLocal.{name}"]

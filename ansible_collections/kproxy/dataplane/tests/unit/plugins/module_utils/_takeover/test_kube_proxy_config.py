@@ -18,10 +18,25 @@ CARRIED = [
     ("iptables is the default", {}, "nodePortAddresses", ["all"]),
     ("ipvs opens all too", {"mode": "ipvs"}, "nodePortAddresses", ["all"]),
     ("nftables opens the primary one", {"mode": "nftables"}, "nodePortAddresses", ["primary"]),
-    ("nftables section", {"mode": "nftables", "nftables": {"masqueradeAll": True}}, "masqueradeAll", True),
-    ("other section", {"mode": "nftables", "iptables": {"masqueradeAll": True}}, "masqueradeAll", False),
-    ("bit 0 is a bit", {"iptables": {"masqueradeBit": 0}}, "masqueradeBit", 0),
-    ("null is the default", {"iptables": {"masqueradeBit": None}}, "masqueradeBit", 14),
+    (
+        "nftables section",
+        {"mode": "nftables", "nftables": {"masqueradeAll": True}},
+        "nftables",
+        {"masqueradeAll": True, "masqueradeBit": 14},
+    ),
+    (
+        "other section",
+        {"mode": "nftables", "iptables": {"masqueradeAll": True}},
+        "nftables",
+        {"masqueradeAll": False, "masqueradeBit": 14},
+    ),
+    ("bit 0 is a bit", {"iptables": {"masqueradeBit": 0}}, "nftables", {"masqueradeAll": False, "masqueradeBit": 0}),
+    (
+        "null is the default",
+        {"iptables": {"masqueradeBit": None}},
+        "nftables",
+        {"masqueradeAll": False, "masqueradeBit": 14},
+    ),
     (
         "loopback with the gate",
         {
