@@ -141,7 +141,7 @@ refused:
   returned: success
   type: list
   elements: str
-  sample: ["Service shop/old: spec.clusterIP: '10.096.0.1' has leading zeros"]
+  sample: ["Service shop/old: spec.clusterIP: '10.96.0.300' is no IP address"]
 conflicts:
   description: Addresses that two Services claim, and which of them has it.
   returned: success

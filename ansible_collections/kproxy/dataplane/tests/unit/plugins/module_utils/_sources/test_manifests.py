@@ -1,0 +1,78 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Files and folders of manifests: what is read, in which order, and what is refused as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources import manifests
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.reading import read_documents
+
+SERVICE = (
+    "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {clusterIP: 10.96.0.1, ports: []}\n"
+)
+
+
+def test_a_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
+    for name, text in {"b.yml": "n: 2\n---\nn: 3\n", "a.yaml": "n: 1\n", "c.json": '{"n": 4}'}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("not a manifest", encoding="utf-8")
+    (tmp_path / ".hidden.yaml").write_text("n: 9", encoding="utf-8")
+    assert [document["n"] for document in manifests.read_manifests(str(tmp_path))] == [1, 2, 3, 4]
+
+
+def test_empty_documents_are_no_documents(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("---\n---\nn: 1\n---\n# only a comment\n", encoding="utf-8")
+    assert manifests.read_manifests(str(path)) == [{"n": 1}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("bad.yaml", "a: [1\nb: 2\n", r"manifest .*bad.yaml is not YAML: line 2"),
+        ("bad.yaml", "a: b: c\n", "line 1, column 5"),
+        ("bad.json", "{", "bad.json is not JSON"),
+        ("tag.yaml", "a: !!python/object:os.system {}\n", "is not YAML"),
+    ],
+)
+def test_a_file_that_cannot_be_parsed_fails_the_reading(tmp_path: Path, name: str, text: str, words: str) -> None:
+    (tmp_path / "good.yaml").write_text(SERVICE, encoding="utf-8")
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(SourceError, match=words):
+        manifests.read_manifests(str(tmp_path))
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(SourceError, match="cannot read manifest"):
+        manifests.read_manifests(str(tmp_path))
+
+
+def test_an_empty_folder_is_not_an_empty_cluster(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="state=absent"):
+        manifests.read_manifests(str(tmp_path))
+    with pytest.raises(SourceError, match="does not exist"):
+        manifests.read_manifests(str(tmp_path / "absent"))
+
+
+def test_a_node_without_yaml_reads_json_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "HAS_YAML", False)
+    (tmp_path / "a.yaml").write_text('{"n": 1}', encoding="utf-8")
+    assert manifests.read_manifests(str(tmp_path)) == [{"n": 1}]
+    (tmp_path / "b.yaml").write_text("n: 2\n", encoding="utf-8")
+    with pytest.raises(SourceError, match="install python3-yaml"):
+        manifests.read_manifests(str(tmp_path))
+
+
+def test_a_bad_object_costs_only_itself() -> None:
+    good = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}, "spec": {}}
+    bad = {**good, "metadata": {"name": "old", "namespace": "shop"}, "spec": {"clusterIP": "10.96.0.300"}}
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+    reading = read_documents([{"kind": "List", "items": [good, bad]}, other, "nonsense"])
+    assert [obj.name for obj in reading.objects] == ["web"]
+    assert ["Service shop/old" in str(refusal) for refusal in reading.refusals] == [True, False]

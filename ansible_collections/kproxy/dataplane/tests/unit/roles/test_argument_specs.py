@@ -1,0 +1,48 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every role says what it takes: argument specs, defaults and README name the same variables with the same values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROLES = sorted(path for path in (Path(__file__).parents[3] / "roles").iterdir() if path.is_dir())
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return a YAML file's mapping."""
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return content
+
+
+def options(role: Path) -> dict[str, Any]:
+    """Return the options of a role's main entry point."""
+    found: dict[str, Any] = load(role / "meta" / "argument_specs.yml")["argument_specs"]["main"].get("options") or {}
+    return found
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_defaults_agree_with_the_argument_spec(role: Path) -> None:
+    path = role / "defaults" / "main.yml"
+    defaults = (load(path) if path.exists() else {}) or {}
+    assert {name: option["default"] for name, option in options(role).items() if "default" in option} == defaults
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_what_has_no_default_is_required(role: Path) -> None:
+    assert [
+        name for name, option in options(role).items() if "default" not in option and not option.get("required")
+    ] == []
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_the_readme_tells_every_variable(role: Path) -> None:
+    text = (role / "README.md").read_text(encoding="utf-8")
+    assert [
+        heading for heading in ("Name", "Description", "Variables", "Examples") if f"## {heading}\n" not in text
+    ] == []
+    assert [name for name in options(role) if f"`{name}`" not in text] == []
