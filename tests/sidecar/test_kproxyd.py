@@ -294,6 +294,7 @@ def test_one_bad_object_costs_only_itself(kproxyd: KproxydProcess, pods: None) -
     assert reaches()
     (refused,) = kproxyd.ask("status")["refused"]
     assert refused.startswith("Service shop/bad: ")
+    assert b'kproxy_refused_objects{kind="Service"} 1.0' in get(10249, "/metrics").body
     kproxyd.write([this_node(), service(), endpoints(POD_IPS[0]), service("bad", "10.96.30.1")])
     eventually(lambda: not kproxyd.ask("status")["refused"], "the refusal to be forgotten")
     # A version that cannot be used leaves the last good one in force.

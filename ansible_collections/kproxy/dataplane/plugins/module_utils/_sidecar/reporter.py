@@ -11,12 +11,13 @@ import datetime
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import Facts, Outcome
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import SourceState
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import KINDS, SourceState
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.journal import Entry, Journal
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.logfmt import fields
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.metrics import Metrics
@@ -25,6 +26,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sync_loo
     AUDITS,
     EVENTS,
     Attempt,
+    Identity,
     Pending,
 )
 
@@ -58,6 +60,7 @@ class Reporter:
         self.last_commit_at = 0.0
         self.last_error = ""
         self.foreign_repairs = 0
+        self._refused_kinds: set[str] = set(KINDS)
         self.left_out: Mapping[str, str] = {}
 
     def proxy_state(self) -> ProxyState:
@@ -105,6 +108,13 @@ class Reporter:
     def refused(self, refusal: Refusal) -> None:
         """Log an object that cannot be used."""
         LOG.warning("refused: %s; everything else goes on, its last good version stays in force", refusal)
+
+    def refusals_changed(self, refusals: Mapping[Identity, str]) -> None:
+        """Show how many objects are refused."""
+        counts = Counter(kind for kind, _namespace, _name in refusals)
+        for kind in {*counts, *self._refused_kinds}:
+            self._metrics.refused_objects.labels(kind=kind).set(counts[kind])
+        self._refused_kinds.update(counts)
 
     def source_changed(self, state: SourceState) -> None:
         """Log and count a connection that came or went."""

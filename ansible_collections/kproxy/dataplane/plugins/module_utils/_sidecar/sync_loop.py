@@ -13,7 +13,7 @@ No threads, no files, no sockets: the caller waits until deadline() and calls st
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
@@ -114,6 +114,9 @@ class Observer(Protocol):
     def refused(self, refusal: Refusal) -> None:
         """An object cannot be used."""
 
+    def refusals_changed(self, refusals: Mapping[Identity, str]) -> None:
+        """These objects are refused now, with the reason."""
+
     def source_changed(self, state: SourceState) -> None:
         """A list or watch began to work or failed."""
 
@@ -176,6 +179,7 @@ class SyncLoop:
     def take(self, events: Iterable[Event]) -> None:
         """Queue events; step() commits them."""
         changes: list[Change] = []
+        refused = dict(self.refusals)
         for event in events:
             if isinstance(event, Upserted):
                 self._upsert(event.obj, event.received, changes)
@@ -187,6 +191,8 @@ class SyncLoop:
                 self._refuse(event.refusal)
             else:
                 self._observer.source_changed(event)
+        if self.refusals != refused:
+            self._observer.refusals_changed(self.refusals)
         if changes:
             self._dirty = True
             self._dataplane.apply(changes)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -25,6 +25,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sync_loo
     RETRY,
     START,
     Attempt,
+    Identity,
     Pending,
     SyncLoop,
 )
@@ -70,6 +71,7 @@ class Recorder:
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
         self.refusals: list[Refusal] = []
+        self.refused_now = 0
         self.in_steps = 0
 
     def queued(self, pending: Pending) -> None: ...
@@ -79,6 +81,9 @@ class Recorder:
 
     def refused(self, refusal: Refusal) -> None:
         self.refusals.append(refusal)
+
+    def refusals_changed(self, refusals: Mapping[Identity, str]) -> None:
+        self.refused_now = len(refusals)
 
     def source_changed(self, state: SourceState) -> None: ...
 
@@ -273,9 +278,11 @@ def test_a_refusal_is_told_once_and_forgotten_when_cured(cure: Upserted | Delete
     refusal = Refusal("Service", "shop", "bad", "spec.ports[0].port is missing")
     bench.loop.take([Refused(refusal, 1.0), Refused(refusal, 2.0)])
     assert [str(one) for one in bench.recorder.refusals] == ["Service shop/bad: spec.ports[0].port is missing"]
+    assert bench.recorder.refused_now == 1
     assert not bench.loop.step()
     bench.loop.take([cure])
     assert not bench.loop.refusals
+    assert bench.recorder.refused_now == 0
 
 
 def test_an_unknown_object_that_is_deleted_changes_nothing() -> None:
