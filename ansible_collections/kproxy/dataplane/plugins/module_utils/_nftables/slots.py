@@ -10,7 +10,7 @@ from collections.abc import Sequence
 def assign(held: Sequence[bytes], wanted: Sequence[bytes]) -> list[bytes]:
     """Return wanted in slot order, moving as little as possible away from held.
 
-    Holes are filled by newcomers first, then by what sits in the last slots. wanted has no repeats.
+    What has to move and what is new fills the holes in the order of wanted, which has no repeats.
     """
     if not held:
         return list(wanted)
