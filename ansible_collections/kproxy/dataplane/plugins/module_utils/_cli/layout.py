@@ -141,6 +141,7 @@ def status(document: Document) -> list[str]:
         ("services", document["objects"]["Service"]),
         ("endpoint slices", document["objects"]["EndpointSlice"]),
         ("frontends", ", ".join(f"{family} {count}" for family, count in document["frontends"].items())),
+        ("carried by", ", ".join(f"{name} {count}" for name, count in sorted(document["carriedBy"].items())) or "-"),
         ("healthy", "yes" if document["healthy"] else "NO: an update has waited for twice the sync period"),
         (
             "node eligible",

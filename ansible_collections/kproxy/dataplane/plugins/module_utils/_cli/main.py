@@ -123,7 +123,9 @@ def _show_kernel(arguments: argparse.Namespace) -> int:
             found = True
             sys.stdout.write(listing.stdout)
     if not found:
-        sys.stderr.write("kproxyctl: the kernel holds no table of ours: nothing is programmed\n")
+        sys.stderr.write(
+            "kproxyctl: the kernel holds no nftables table of ours: nothing is programmed, or eBPF carries all of it\n"
+        )
     return exit_codes.OK if found else exit_codes.PROBLEM
 
 

@@ -37,7 +37,8 @@ class Answers:
         reporter: Reporter,
         journal: Journal,
         local_addresses: Callable[[], Collection[bytes]],
-        endpoint_problems: Callable[[], tuple[str, ...]],
+        carriers: Callable[[], Mapping[str, int]],
+        problems: Callable[[], tuple[str, ...]],
     ) -> None:
         """Take everything there is to ask about."""
         self._about = about
@@ -46,7 +47,8 @@ class Answers:
         self._reporter = reporter
         self._journal = journal
         self._local_addresses = local_addresses
-        self._endpoint_problems = endpoint_problems
+        self._carriers = carriers
+        self._problems = problems
         self._commands: Mapping[str, Callable[[Mapping[str, Any]], Render]] = {
             "status": lambda _arguments: self._status(),
             "services": lambda arguments: views.services(self._table, _text(arguments, "namespace")),
@@ -103,6 +105,7 @@ class Answers:
             "lastError": reporter.last_error,
             "objects": {kind: loop.known(kind) for kind in ("Service", "EndpointSlice", "Node", "ServiceCIDR")},
             "frontends": {f"IPv{family}": count for family, count in counts.items()},
+            "carriedBy": dict(self._carriers()),
             "healthy": state.healthy,
             "nodeEligible": state.node.eligible if state.node.known else None,
             "foreignRepairs": reporter.foreign_repairs,
@@ -114,7 +117,7 @@ class Answers:
             "leftOut": [f"Service {name}: {reason}" for name, reason in sorted(reporter.left_out.items())],
             "conflicts": [str(conflict) for conflict in self._table.conflicts],
             "problems": [
-                *self._endpoint_problems(),
+                *self._problems(),
                 *(f"setting {key} has no meaning for kproxyd and is left aside" for key in settings.left_aside),
             ],
             "residentBytes": memory.resident_bytes(),

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
@@ -103,6 +104,16 @@ class EngineDataplane:
         addresses = [address.address for address in local_addresses() if address.usable]
         left_out = {f"{namespace}/{name}": why for (namespace, name), why in self._engine.left_out.items()}
         return self._tracker.facts(addresses)._replace(left_out=left_out)
+
+    def carriers(self) -> dict[str, int]:
+        """Return how many frontends are carried by what; the eBPF backend leaves some to nftables."""
+        if isinstance(self._backend, NftablesBackend):
+            return {self._backend.name: len(self.table.frontends)}
+        return dict(Counter(self._backend.carriers().values()))
+
+    def problems(self) -> tuple[str, ...]:
+        """Return what the backend cannot do here, one sentence each."""
+        return () if isinstance(self._backend, NftablesBackend) else tuple(self._backend.problems)
 
     def _run(self, work: Callable[[], SyncResult]) -> Outcome:
         try:

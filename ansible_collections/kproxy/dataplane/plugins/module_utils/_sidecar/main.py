@@ -139,7 +139,8 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
         reporter,
         journal,
         lambda: {address.address for address in local_addresses()},
-        lambda: tuple(endpoint.failure for endpoint in endpoints if endpoint.failure),
+        dataplane.carriers,
+        lambda: (*dataplane.problems(), *(endpoint.failure for endpoint in endpoints if endpoint.failure)),
     )
     daemon.append(
         Daemon(

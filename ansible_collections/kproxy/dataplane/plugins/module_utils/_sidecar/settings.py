@@ -142,9 +142,10 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
     for key in ("masqueradeAll", "masqueradeBit"):
         if rules.values.get(key) is not None:
             proxy[key] = rules.values[key]
+    names = (own.text("nodeName", ""), reader.text("hostnameOverride", ""), socket.gethostname().lower())
     settings = Settings(
         proxy=proxy,
-        node_name=reader.text("hostnameOverride", "") or own.text("nodeName", "") or socket.gethostname().lower(),
+        node_name=next(name for name in names if name),
         mode=given_mode if given_mode in MODES else "nftables",
         source=source,
         kubeconfig=kubeconfig,

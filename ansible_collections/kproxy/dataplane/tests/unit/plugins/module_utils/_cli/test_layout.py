@@ -18,6 +18,7 @@ STATUS: dict[str, Any] = {
     "version": "1.0.0", "node": "n1", "mode": "nftables", "source": "api", "startedAt": 1_800_000_000.0, "inStep": True,
     "waitingFor": [], "generation": 7, "lastCommitAt": 1_800_000_060.0, "failing": 0, "lastError": "",
     "objects": {"Service": 1, "EndpointSlice": 1, "Node": 1, "ServiceCIDR": 1}, "frontends": {"IPv4": 1, "IPv6": 0},
+    "carriedBy": {"nftables": 1},
     "healthy": True, "nodeEligible": True, "foreignRepairs": 0, "sources": [], "refused": [], "leftOut": [],
     "conflicts": [], "problems": [], "residentBytes": 31 << 20,
 }  # fmt: skip
