@@ -22,6 +22,7 @@ from devtools.apiserver.faults import (
     ReplyStream,
     Slow,
 )
+from devtools.waiting import eventually
 from tests.api.conftest import StartSource
 from tests.api.objects import endpoint_slice, service
 
@@ -134,6 +135,22 @@ def test_a_failure_that_lasts_is_retried_ever_more_slowly(
     # From 0.05 s, doubled each time, each between half and all of it.
     assert all(pause >= 0.05 * 2**step / 2 for step, pause in enumerate(pauses))
     assert source.counters["Service"].errors == {"server": 6}
+
+
+def test_a_watch_that_worked_and_was_closed_is_opened_again_at_once(
+    server: ApiServer, kubeconfig: Path, start_source: StartSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a load balancer that closes quiet connections: no complaint, and no pause."""
+    monkeypatch.setattr(reflector, "SHORT_WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(reflector, "FIRST_PAUSE_SECONDS", 3600.0)
+    source, recorder = start_source(kubeconfig)
+    server.wait_for_requests(lambda log: sum(r.verb == "watch" for r in log) == 4)
+    eventually(lambda: all(counters.watches == 1 for counters in source.counters.values()), "four open watches")
+    server.listeners[0].drop_connections()
+    server.apply(service("late"))
+    recorder.wait(lambda r: r.names("Service") == {"late"})
+    assert source.counters["Service"].errors == {"closed": 1}
+    assert not recorder.details()
 
 
 def test_one_bad_object_costs_only_itself(server: ApiServer, kubeconfig: Path, start_source: StartSource) -> None:

@@ -97,6 +97,7 @@ class Reflector:
         self._version = ""  # continue from here; empty: list
         self._listed = False
         self._worked_since_gone = True
+        self._lived = False  # the last watch worked for a while before it failed
         self._state: SourceState | None = None
         self._stopping = threading.Event()
         self._stream: Stream | None = None
@@ -156,6 +157,11 @@ class Reflector:
             return 0.0
         if self.resource.optional and fault in (Fault.NOT_FOUND, Fault.FORBIDDEN):
             return self._without(error)
+        if fault is Fault.CLOSED and self._lived:
+            # Load balancers close what is quiet for a minute; that is no sign of a sick server, and no news.
+            self._lived = False
+            self.counters.reconnects += 1
+            return 0.0
         pause = self._backoff.next()
         if fault.blames_server and self._client.failed(error.server):
             pause = 0.0
@@ -250,9 +256,10 @@ class Reflector:
             "resourceVersion": self._version,
             "timeoutSeconds": str(seconds),
         }
-        opened = time.monotonic()
+        self._lived = False
         stream = self._client.stream(self.resource.path, query, seconds + WATCH_GRACE_SECONDS)
         self._stream = stream
+        opened = time.monotonic()
         self.counters.watches += 1
         seen = 0
         try:
@@ -270,7 +277,8 @@ class Reflector:
         finally:
             self._stream = None
             stream.close()
-        if not seen and time.monotonic() - opened < SHORT_WATCH_SECONDS:
+            self._lived = time.monotonic() - opened >= SHORT_WATCH_SECONDS
+        if not seen and not self._lived:
             raise ApiError(Fault.CLOSED, f"watch {self.resource.path}: ended at once", stream.server)
         self._proven(stream.server)
         self._succeeded()
