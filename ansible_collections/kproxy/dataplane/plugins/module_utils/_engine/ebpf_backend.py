@@ -23,7 +23,12 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.node_entrie
     node_entries,
     pods_by_link,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan, diff_maps
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import (
+    CapacityError,
+    MapPlan,
+    check_capacity,
+    diff_maps,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states import MapRow, read_rows
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError, FrontendState
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
@@ -52,8 +57,10 @@ _FAMILIES = (4, 6)
 _UDP = 17
 #: Maps are made this much larger than the objects need now.
 _HEADROOM = 2
+#: No map is made larger: 4 million endpoints are half a gigabyte of kernel memory.
+_MOST_ENTRIES = 1 << 22
 _FAILURES = (OSError, KernelError, MapFull, LayoutMismatch, ForeignProgram, NoBpffs, Unsupported, NoCgroup2, ElfError,
-             BtfError)  # fmt: skip
+             BtfError, CapacityError)  # fmt: skip
 
 
 class Options(NamedTuple):
@@ -204,7 +211,8 @@ class EbpfBackend:
             self._leave_endpoints(removed, plan.replan.ports if plan.replan is not None else ())
 
     def _make_room(self, needed: Mapping[str, int]) -> bool:
-        """Open the maps with room for what is needed; True if they are new or have moved."""
+        """Open the maps with room for what is needed; True if they are new or have moved. Raises CapacityError."""
+        check_capacity(dict(needed), dict.fromkeys(needed, _MOST_ENTRIES))
         if self._opened:
             room = self.plane.room()
             if all(count <= room.get(name, count) for name, count in needed.items()):
@@ -214,7 +222,7 @@ class EbpfBackend:
             self.problems = [problem for problem in (refusal_table.load(mark),) if problem]
             if self.problems and self._settings is not None:
                 self._settings = self._settings._replace(refuse_mark=0)
-        self.plane.open({name: max(64, _HEADROOM * count) for name, count in needed.items()})
+        self.plane.open({name: min(_HEADROOM * count, _MOST_ENTRIES) for name, count in needed.items()})
         self._opened = True
         return True
 

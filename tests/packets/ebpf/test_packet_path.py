@@ -1,0 +1,275 @@
+"""The tc path with real packets: outsiders, routed pods and hairpin, through the engine and its eBPF backend.
+
+Nobody's sockets are in the node's cgroup here, so every connection is translated on the wire.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import select
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Upsert, parse
+from devtools.conformance.netns import NetworkNamespace
+from devtools.conformance.node_cgroup import BpfFs, NodeCgroup
+
+WAIT = 3.0
+NODE = {4: "192.0.2.11", 6: "2001:db8:1::11"}
+CLIENT = {4: "198.51.100.9", 6: "2001:db8:f::9"}
+POD = {4: "10.244.1.5", 6: "fd00:10:244:1::5"}
+CLUSTER_IP = {4: "10.96.0.1", 6: "fd00:10:96::1"}
+INET = {4: socket.AF_INET, 6: socket.AF_INET6}
+BIG = os.urandom(1 << 20)
+
+
+def cidr(ip: str) -> str:
+    return f"{ip}/{ipaddress.ip_address(ip).max_prefixlen}"
+
+
+class World:
+    """client -- node -- pod."""
+
+    def __init__(self) -> None:
+        self.node, self.client, self.pod = NetworkNamespace(), NetworkNamespace(), NetworkNamespace()
+        for name in ("ipv4.ip_forward", "ipv6.conf.all.forwarding"):
+            self.node.sysctl(name, "1")
+        for name in ("ipv4.icmp_ratelimit", "ipv6.icmp.ratelimit"):
+            self.node.sysctl(name, "0")
+            self.pod.sysctl(name, "0")
+        # Strict reverse path filtering: the path must not need it to be off.
+        self.node.sysctl("ipv4.conf.default.rp_filter", "1")
+        # One MAC address at both ends and no ARP: nothing has to be resolved.
+        pairs = (("up0", "02:00:00:00:00:01", self.client), ("pod0", "02:00:00:00:00:02", self.pod))
+        self.node.ip(["link set lo up",
+                      *(f"link add dev {device} address {mac} arp off up type veth"
+                        f" peer name eth0 address {mac} arp off netns {leaf.path}" for device, mac, leaf in pairs),
+                      *(f"addr add {cidr(ip)} dev up0" + (" nodad" if ":" in ip else "") for ip in NODE.values())])
+        self._leaf(self.client, CLIENT.values())
+        self._leaf(self.pod, POD.values())
+        self.node.ip([f"route add {cidr(ip)} dev up0" for ip in CLIENT.values()]
+                     + [f"route add {cidr(ip)} dev pod0" for ip in POD.values()])
+        self.bpffs = BpfFs()
+        self.cgroup = NodeCgroup(f"kp-ebpf-path-{os.getpid()}")
+        self.servers: list[socket.socket] = []
+        with self.node.entered():
+            self.backend = EbpfBackend(options=Options(os.path.join(self.bpffs.path, "kproxy"), self.cgroup.path))
+        self.engine = Engine(
+            ProxyConfig.from_mapping({"nodeName": "n1", "clusterCIDR": "10.244.0.0/16,fd00:10:244::/48",
+                                      "nodeIPs": list(NODE.values())}), self.backend)
+
+    @staticmethod
+    def _leaf(namespace: NetworkNamespace, ips: Any) -> None:
+        namespace.ip(["link set lo up", "link set eth0 up",
+                      *(f"addr add {cidr(ip)} dev eth0" + (" nodad" if ":" in ip else "") for ip in ips),
+                      "route add 0.0.0.0/0 dev eth0", "route add ::/0 dev eth0"])
+
+    def sync(self, *changes: Change) -> None:
+        with self.node.entered():
+            self.engine.apply(changes)
+            self.engine.sync()
+
+    def serve(self, namespace: NetworkNamespace, ip: str, port: int, kind: int) -> socket.socket:
+        with namespace.entered():
+            server = socket.socket(INET[6 if ":" in ip else 4], kind)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((ip, port))
+        if kind == socket.SOCK_STREAM:
+            server.listen(16)
+        server.settimeout(WAIT)
+        self.servers.append(server)
+        return server
+
+    def socket(self, namespace: NetworkNamespace, family: int, kind: int) -> socket.socket:
+        with namespace.entered():
+            made = socket.socket(INET[family], kind)
+        made.settimeout(WAIT)
+        return made
+
+    def close(self) -> None:
+        with self.node.entered():
+            self.backend.remove()
+            self.backend.close()
+        for server in self.servers:
+            server.close()
+        self.bpffs.close()
+        self.cgroup.close()
+        for namespace in (self.node, self.client, self.pod):
+            namespace.close()
+
+
+def objects(**spec: Any) -> list[Change]:
+    service = parse({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {
+            "type": "NodePort", "clusterIP": CLUSTER_IP[4], "clusterIPs": list(CLUSTER_IP.values()),
+            "ipFamilies": ["IPv4", "IPv6"],
+            "ports": [{"name": "t", "port": 80, "protocol": "TCP", "nodePort": 30080},
+                      {"name": "u", "port": 80, "protocol": "UDP", "nodePort": 30080}],
+            **spec,
+        },
+    })  # fmt: skip
+    assert service is not None
+    return [Upsert(service)]
+
+
+def slices(pods: dict[int, str] = POD) -> list[Change]:
+    found: list[Change] = []
+    for family in (4, 6):
+        obj = parse({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": f"IPv{family}",
+            "metadata": {"namespace": "shop", "name": f"web-{family}", "labels": {"kubernetes.io/service-name": "web"}},
+            "ports": [{"name": "t", "port": 8080, "protocol": "TCP"}, {"name": "u", "port": 8080, "protocol": "UDP"}],
+            "endpoints": [{"addresses": [pods[family]], "conditions": {"ready": True}, "nodeName": "n1"}]
+            if family in pods else [],
+        })  # fmt: skip
+        assert obj is not None
+        found.append(Upsert(obj))
+    return found
+
+
+@pytest.fixture()
+def world() -> Iterator[World]:
+    made = World()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+PATHS = [
+    # what the client dials, policy, whom the endpoint sees
+    pytest.param("node-port", "Cluster", "node", id="node-port"),
+    pytest.param("node-port", "Local", "client", id="node-port-local"),
+    pytest.param("cluster-ip", "Cluster", "node", id="cluster-ip-from-outside"),
+]
+
+
+@pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.parametrize(("dialled", "policy", "seen"), PATHS)
+def test_outsider(world: World, family: int, dialled: str, policy: str, seen: str) -> None:
+    world.sync(*objects(externalTrafficPolicy=policy), *slices())
+    to = (NODE[family], 30080) if dialled == "node-port" else (CLUSTER_IP[family], 80)
+    expected = NODE[family] if seen == "node" else CLIENT[family]
+    stream = world.serve(world.pod, POD[family], 8080, socket.SOCK_STREAM)
+    with world.socket(world.client, family, socket.SOCK_STREAM) as client:
+        client.connect(to)
+        connection, peer = stream.accept()
+        with connection:
+            assert peer[0] == expected
+            connection.settimeout(WAIT)
+            client.settimeout(None)
+            received = bytearray()
+            client.setblocking(False)
+            sent = 0
+            while len(received) < len(BIG):
+                readable, writable, _ = select.select([connection], [client] if sent < len(BIG) else [], [], WAIT)
+                assert readable or writable, f"stalled after {len(received)} bytes"
+                if writable:
+                    with contextlib.suppress(BlockingIOError):
+                        sent += client.send(BIG[sent : sent + 65536])
+                if readable:
+                    received += connection.recv(1 << 17)
+            assert received == BIG
+    datagrams = world.serve(world.pod, POD[family], 8080, socket.SOCK_DGRAM)
+    with world.socket(world.client, family, socket.SOCK_DGRAM) as client:
+        client.connect(to)
+        # Larger than the MTU: fragments in both directions.
+        client.send(BIG[:4000])
+        question, peer = datagrams.recvfrom(8192)
+        assert (question, peer[0]) == (BIG[:4000], expected)
+        datagrams.sendto(BIG[4000:9000], peer)
+        assert client.recv(8192) == BIG[4000:9000]
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_pod_reaches_itself(world: World, family: int) -> None:
+    world.sync(*objects(), *slices())
+    server = world.serve(world.pod, POD[family], 8080, socket.SOCK_STREAM)
+    with world.socket(world.pod, family, socket.SOCK_STREAM) as client:
+        client.connect((CLUSTER_IP[family], 80))
+        connection, peer = server.accept()
+        with connection:
+            assert peer[0] == NODE[family]
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_refusals_and_silence(world: World, family: int) -> None:
+    world.sync(*objects(), *slices({}))
+    for to in ((NODE[family], 30080), (CLUSTER_IP[family], 80), (CLUSTER_IP[family], 81)):
+        with world.socket(world.client, family, socket.SOCK_DGRAM) as client:
+            client.connect(to)
+            client.send(b"x")
+            with pytest.raises(ConnectionRefusedError):
+                client.recv(16)
+    reasons = world.backend.plane.reasons()
+    assert (reasons["no-endpoint"], reasons["undefined-port"]) == (2, 1)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_an_icmp_error_finds_its_way_back(world: World, family: int) -> None:
+    """The endpoint's port is closed: its port-unreachable must reach the client as an error of what it dialled."""
+    world.sync(*objects(), *slices())
+    with world.socket(world.client, family, socket.SOCK_DGRAM) as client:
+        client.connect((NODE[family], 30080))
+        client.send(b"x")
+        with pytest.raises(ConnectionRefusedError):
+            client.recv(16)
+
+
+def test_ended_connections_leave_no_flow(world: World) -> None:
+    world.sync(*objects(), *slices())
+    server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)
+    with world.socket(world.client, 4, socket.SOCK_STREAM) as client:
+        client.connect((NODE[4], 30080))
+        server.accept()[0].close()
+        assert client.recv(1) == b""
+    flows = world.backend.plane.read(("flows4",))["flows4"]
+    assert len(flows) == 4
+    assert world.backend.collect() == 0
+
+
+def test_node_ports_stay_on_the_primary_address(world: World) -> None:
+    world.sync(*objects(), *slices())
+    world.node.ip(["addr add 192.0.2.200/32 dev up0"])
+    with world.node.entered():
+        world.backend.upkeep()
+    held = world.backend.plane.read(("node_addrs4",))["node_addrs4"]
+    # nodePortAddresses is `primary` here: a late address serves nothing.
+    assert set(held) == {ipaddress.ip_address(NODE[4]).packed}
+
+
+def test_new_devices_are_attached_and_gone_ones_forgotten(world: World) -> None:
+    world.sync(*objects(), *slices())
+    before = len(world.backend.plane.attached())
+    world.node.ip(["link add dev late0 up type veth peer name late1"])
+    with world.node.entered():
+        world.backend.upkeep()
+    assert len(world.backend.plane.attached()) == before + 4
+    world.node.ip(["link del dev late0"])
+    with world.node.entered():
+        world.backend.upkeep()
+    assert len(world.backend.plane.attached()) == before
+
+
+def test_clsact_serves_where_tcx_is_missing(world: World) -> None:
+    world.backend.plane.capabilities = world.backend.plane.capabilities._replace(tcx=False)
+    world.sync(*objects(), *slices())
+    assert not [hook for hook in world.backend.plane.attached() if hook.startswith("tcx")]
+    server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)
+    with world.socket(world.client, 4, socket.SOCK_STREAM) as client:
+        client.connect((NODE[4], 30080))
+        assert server.accept()[1][0] == NODE[4]
+    with world.node.entered():
+        world.backend.remove()
+    with world.socket(world.client, 4, socket.SOCK_STREAM) as client:
+        assert client.connect_ex((NODE[4], 30080)) == errno.ECONNREFUSED
