@@ -198,7 +198,8 @@ class EbpfBackend:
         removed = self._removed_udp(plan)
         self.plane.write(plan.maps)
         if plan.settings is not None or moved:
-            assert self._settings is not None
+            if self._settings is None:
+                raise AssertionError("used before plan_all()")
             self.plane.set_settings(self._settings)
         if plan.replan is not None:
             self.books.accept(plan.replan)
@@ -241,7 +242,8 @@ class EbpfBackend:
 
     def _leave_endpoints(self, removed: Iterable[tuple[int, bytes]], ports: Iterable[PortKey]) -> None:
         """End what still leads to UDP endpoints that have gone and no longer serve: flows, then sockets."""
-        assert self._rules is not None
+        if self._rules is None:
+            raise AssertionError("used before plan_all()")
         still: set[tuple[int, tuple[bytes, int]]] = set()
         for name in {key[0] for key in ports}:
             built = self._rules.built.get((name.namespace, name.name))

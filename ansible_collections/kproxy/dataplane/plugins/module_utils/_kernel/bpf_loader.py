@@ -39,8 +39,8 @@ def adopt_map(path: str, wanted: MapDefinition, max_entries: int) -> BpfMap:
         )
     if info.max_entries < max_entries:
         found.close()
-        raise LayoutMismatch("%s: pinned map has room for %d entries, %d are needed" % (path, info.max_entries,
-                                                                                         max_entries))
+        raise LayoutMismatch("%s: pinned map has room for %d entries, %d are needed" % (
+            path, info.max_entries, max_entries))
     return found
 
 

@@ -27,7 +27,7 @@ def options(role: Path) -> dict[str, Any]:
 
 
 def follows(option: dict[str, Any], default: Any) -> bool:
-    """Whether a mapping's default is a shared variable: documentation tools cannot read such a default from the spec."""
+    """Whether a mapping's default is a shared variable: documentation tools cannot read such a default in the spec."""
     name = re.fullmatch(r"\{\{ (\w+) \| default\(\{\}\) \}\}", default) if isinstance(default, str) else None
     return option["type"] == "dict" and name is not None and f"Follows C({name[1]})." in option["description"]
 
