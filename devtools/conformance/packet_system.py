@@ -20,6 +20,7 @@ from devtools.conformance.corpus import (
 )
 from devtools.conformance.facts import HttpResponse, find_sample
 from devtools.conformance.manifests import ApiState
+from devtools.conformance.netns import NetworkNamespace
 from devtools.conformance.node_cgroup import NodeCgroup
 from devtools.conformance.observation import Observation
 from devtools.conformance.product import Product, node_port_address
@@ -45,6 +46,11 @@ class PacketSystem:
         self._traffic = Traffic(self._world, node_cgroup)
         self._conntrack: dict[str, conntrack.Flow] = {}
         self._traffic.listen(listening_places(case))
+
+    @property
+    def node(self) -> NetworkNamespace:
+        """The namespace of the node under test."""
+        return self._world.node
 
     def start(self, scope: Scope) -> None:
         self._api.apply(scope)
