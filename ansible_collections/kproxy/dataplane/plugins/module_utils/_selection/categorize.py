@@ -43,6 +43,17 @@ def categorize(found: Candidates, node_name: str, zone: str) -> EndpointSets:
     """
     if not found:
         return NO_ENDPOINTS
+    everyone: list[Endpoint] = []
+    for (ip, port), entry in found.items():
+        # What nearly all service ports look like: everybody is ready and nobody has a hint.
+        if not entry.ready or entry.zone_hints or entry.node_hints:
+            return _categorize_with_conditions(found, node_name, zone)
+        everyone.append(Endpoint(ip, port, entry.node_name == node_name))
+    everyone.sort()
+    return EndpointSets(tuple(everyone), tuple([endpoint for endpoint in everyone if endpoint.local]), True)
+
+
+def _categorize_with_conditions(found: Candidates, node_name: str, zone: str) -> EndpointSets:
     ready = [
         (Endpoint(ip, port, entry.node_name == node_name), entry) for (ip, port), entry in found.items() if entry.ready
     ]
