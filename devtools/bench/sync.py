@@ -1,18 +1,18 @@
 """How long it takes to get Services into the kernel, all of them at a cold start and one change afterwards.
 
-The kernel path starts from parsed objects and ends with the commit's acknowledgement. The API path is kproxyd itself
-against an API server: the cold start runs from the start of the process to its readiness, which it reports after
-its first commit; a change is timed by the process from the event's arrival to the acknowledged commit. Everything runs
-in a network namespace of its own.
+The kernel path starts from parsed objects and ends with the commit's acknowledgement. The API path is the bundle that
+nodes get, run by the interpreter that nodes have, against an API server: the cold start runs from the start of the
+process to the readiness that it reports after its first commit; a change is timed by the process from the event's
+arrival to the acknowledged commit. Everything runs in network namespaces of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,19 +24,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
-from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.structure import list_chains
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert, parse
+from ansible_collections.kproxy.dataplane.plugins.plugin_utils._bundle import build
 from devtools.bench import objects
 from devtools.bootstrap import ROOT
 from devtools.conformance.netns import NetworkNamespace
 from devtools.control_plane import StandIn
+from devtools.environment import CACHE
 from devtools.http_probe import get
 
-MODULE = "ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.main"
 CHANGES = 200
 READY_SECONDS = 120.0
 _METRICS_PORT = 10249
@@ -79,64 +76,24 @@ def measure(services: int, endpoints: int, backend: str) -> Figures:
     """Measure both paths."""
     print(f"kernel path: {services} services with {endpoints} endpoints", file=sys.stderr, flush=True)
     with _namespace():
-        kernel = _in_child(lambda: _kernel_path(services, endpoints, backend))
+        kernel = _kernel_path(services, endpoints, backend)
     print("API path: API server, kproxyd", file=sys.stderr, flush=True)
-    with _namespace() as namespace:
-        api = _api_path(services, endpoints, backend, namespace)
-    return Figures(services, endpoints, backend, kernel["cold"], kernel["change"], *api)
+    # Packed outside of the namespace: the first time it takes libraries from the package index.
+    bundle = build(CACHE / "bundle").path
+    with _namespace():
+        api = _api_path(services, endpoints, backend, bundle)
+    return Figures(services, endpoints, backend, kernel["cold_s"], kernel["change_p50_ms"], *api)
 
 
-# ---------------------------------------------------------------------- kernel path
+def _node_python() -> str:
+    """Return the interpreter that nodes run the product with, the distribution's; else our own."""
+    return shutil.which("python3", path="/usr/bin") or sys.executable
 
 
 def _kernel_path(services: int, endpoints: int, backend: str) -> dict[str, float]:
-    changes = [Upsert(obj) for manifest in objects.cluster(services, endpoints) if (obj := parse(manifest))]
-    # What is measured is the proxy's work, not the collector's walks over the objects of this benchmark.
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    config = ProxyConfig.from_mapping({"nodeName": objects.NODE_NAME, "clusterCIDR": objects.CLUSTER_CIDR})
-    engine = Engine(config, _backend(backend, config))
-    started = time.monotonic()
-    engine.apply(changes)
-    engine.sync()
-    cold = time.monotonic() - started
-    seconds = []
-    for turn in range(CHANGES):
-        manifest = objects.endpointslice(services // 2, endpoints, extra=1 - turn % 2)
-        started = time.monotonic()
-        obj = parse(manifest)
-        engine.apply([Upsert(obj)] if obj is not None else [])
-        engine.sync()
-        seconds.append(time.monotonic() - started)
-    return {"cold": round(cold, 3), "change": _milliseconds(_percentile(seconds[1:], 50))}
-
-
-def _backend(name: str, config: ProxyConfig) -> Any:
-    if name == "nft":
-        return NftablesBackend(config.families)
-    from devtools.bench.ebpf_backend import make
-
-    return make(config)
-
-
-def _in_child(work: Any) -> dict[str, float]:
-    """Run in a forked child, so that what it allocates does not weigh on what is measured next."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            os.write(writing, json.dumps(work()).encode())
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        text = answer.read()
-    if os.waitpid(pid, 0)[1]:
-        raise RuntimeError("the kernel path failed; its error is above")
-    found: dict[str, float] = json.loads(text)
+    command = [_node_python(), "-m", "devtools.bench.kernel_path", str(services), str(endpoints), backend]
+    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
     return found
 
 
@@ -156,9 +113,7 @@ class LoadedStandIn(StandIn):
         super()._spawn(name, [*command, str(self.manifests)])
 
 
-def _api_path(
-    services: int, endpoints: int, backend: str, namespace: NetworkNamespace
-) -> tuple[float, float, float, float, int]:
+def _api_path(services: int, endpoints: int, backend: str, bundle: Path) -> tuple[float, float, float, float, int]:
     with tempfile.TemporaryDirectory(prefix="kproxy-bench-") as name:
         folder = Path(name)
         plane = LoadedStandIn(folder / "api", service_cidrs=[objects.SERVICE_CIDR])
@@ -166,7 +121,8 @@ def _api_path(
             kubeconfig = plane.write_kubeconfig(folder / "kubeconfig")
             config = folder / "kproxyd.json"
             config.write_text(json.dumps(_config(folder, kubeconfig, backend)))
-            process, cold = _start_kproxyd(folder, config)
+            _unpack(folder, bundle)
+            process, cold = _start_kproxyd(folder, bundle, config)
             try:
                 seconds = [_one_change(plane, services, endpoints, turn) for turn in range(CHANGES)]
                 rss = _resident_megabytes(process.pid)
@@ -196,18 +152,32 @@ def _config(folder: Path, kubeconfig: Path, backend: str) -> dict[str, Any]:
     }
 
 
-def _start_kproxyd(folder: Path, config: Path) -> tuple[subprocess.Popen[bytes], float]:
+def _unpack(folder: Path, bundle: Path) -> None:
+    """Let the bundle unpack itself, as it has on a node where it ran before."""
+    subprocess.run(
+        [_node_python(), str(bundle), "kproxyd", "--help"],
+        env=_environment(folder),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "SHIV_ROOT": str(folder / "unpacked"), "NOTIFY_SOCKET": str(folder / "notify")}
+
+
+def _start_kproxyd(folder: Path, bundle: Path, config: Path) -> tuple[subprocess.Popen[bytes], float]:
     """Start kproxyd and wait for the readiness that it reports after its first commit, as systemd would."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
         notifications.bind(str(folder / "notify"))
         notifications.settimeout(READY_SECONDS)
-        environment = {**os.environ, "NOTIFY_SOCKET": str(folder / "notify")}
         with (folder / "kproxyd.log").open("wb") as log:
             started = time.monotonic()
             process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, "--config", str(config)],
+                [_node_python(), str(bundle), "kproxyd", "--config", str(config)],
                 cwd=ROOT,
-                env=environment,
+                env=_environment(folder),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

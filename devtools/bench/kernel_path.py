@@ -1,0 +1,58 @@
+"""The kernel path by itself, a process of its own: `python3 -m devtools.bench.kernel_path SERVICES ENDPOINTS BACKEND`.
+
+Needs the standard library alone, so that it runs on the interpreter that nodes have. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import Backend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert, parse
+from devtools.bench import objects
+
+CHANGES = 200
+
+
+def main(services: int, endpoints: int, backend: str) -> dict[str, float]:
+    """Return seconds of a cold start and of each of many single changes, from objects to acknowledged commit."""
+    changes = [Upsert(obj) for manifest in objects.cluster(services, endpoints) if (obj := parse(manifest))]
+    # What is measured is the proxy's work, not the collector's walks over the objects of this benchmark.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    config = ProxyConfig.from_mapping({"nodeName": objects.NODE_NAME, "clusterCIDR": objects.CLUSTER_CIDR})
+    engine = Engine(config, _backend(backend, config))
+    started = time.monotonic()
+    engine.apply(changes)
+    engine.sync()
+    cold = time.monotonic() - started
+    seconds = []
+    for turn in range(CHANGES):
+        manifest = objects.endpointslice(services // 2, endpoints, extra=1 - turn % 2)
+        started = time.monotonic()
+        obj = parse(manifest)
+        engine.apply([Upsert(obj)] if obj is not None else [])
+        engine.sync()
+        seconds.append(time.monotonic() - started)
+    engine.backend.remove()
+    ordered = sorted(seconds[1:])
+    return {"cold_s": round(cold, 3), "change_p50_ms": round(ordered[len(ordered) // 2] * 1000, 2)}
+
+
+def _backend(name: str, config: ProxyConfig) -> Backend:
+    if name == "ebpf":
+        from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
+
+        return EbpfBackend(config.families)
+    return NftablesBackend(config.families)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])))
