@@ -323,8 +323,10 @@ class NetlinkSocket:
                 return
         finally:
             # The kernel starts no other dump on this socket before this one was read to its end.
-            while not ended:
-                ended = next(replies).type in (NLMSG_DONE, NLMSG_ERROR)
+            if not ended:
+                for reply in replies:
+                    if reply.type in (NLMSG_DONE, NLMSG_ERROR):
+                        break
 
     def _replies(self, action: str) -> Iterator[Message]:
         while True:

@@ -124,7 +124,11 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
     dataplane = EngineDataplane(config, generation, _ebpf_options(settings))
     # The daemon does not exist yet when its parts need to tell it something.
     daemon: list[Daemon] = []
-    reporter = Reporter(metrics, journal, settings.sync_period, config.families, in_step=lambda: daemon[0].in_step())
+
+    def in_step() -> None:
+        daemon[0].in_step()
+
+    reporter = Reporter(metrics, journal, settings.sync_period, config.families, in_step=in_step)
     reporter.generation, reporter.last_commit_at = generation, last_commit_at
     sync_loop = SyncLoop(dataplane, reporter, settings.min_sync_period, settings.audit_period, config.families)
     health_checks = HealthCheckServers(lambda: reporter.proxy_state().healthy)

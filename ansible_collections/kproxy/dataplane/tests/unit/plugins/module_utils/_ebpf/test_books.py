@@ -100,7 +100,7 @@ class Node:
 def test_arrange_moves_as_little_as_possible() -> None:
     chooser = random.Random(1)
     names = [bytes([number]) for number in range(20)]
-    for _ in range(1000):
+    for _round in range(1000):
         current = chooser.sample(names, chooser.randint(0, 12))
         wanted = chooser.sample(names, chooser.randint(0, 12))
         slots = arrange(current, wanted)

@@ -21,14 +21,14 @@ class TestBackoff:
 
     def test_success_begins_again(self) -> None:
         backoff = Backoff(0.5, 10.0)
-        for _ in range(6):
+        for _round in range(6):
             backoff.next()
         backoff.reset()
         assert backoff.next() <= 0.5
 
     def test_two_nodes_do_not_wait_alike(self) -> None:
         first, second = Backoff(1, 60, random.Random(1)), Backoff(1, 60, random.Random(2))
-        assert [first.next() for _ in range(5)] != [second.next() for _ in range(5)]
+        assert [first.next() for _round in range(5)] != [second.next() for _ in range(5)]
 
 
 RETRY_AFTER = [

@@ -36,7 +36,7 @@ def test_a_stream_that_ends_within_an_event_is_broken_off() -> None:
 def test_a_line_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_stream, "MAX_LINE", 64)
     with pytest.raises(NotAWatch, match="longer than 64"):
-        list(lines(b"x" * 10 for _ in range(100)))
+        list(lines(b"x" * 10 for _round in range(100)))
 
 
 GOOD = [
