@@ -51,6 +51,11 @@ def test_a_missing_program_fails_its_stage_alone() -> None:
     assert not result.passed
 
 
+def test_a_command_that_checked_nothing_fails() -> None:
+    idle = Work([sys.executable, "-c", "print('All targets skipped')"], nothing_done="All targets skipped")
+    assert not run_stage(Stage("name", "what", lambda: [idle]), "[1/1]").passed
+
+
 def test_summary_closes_like_pytest() -> None:
     results = [
         Result("unit", True, Counter(passed=10, skipped=1), 1.5),
