@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from devtools.conformance.corpus import Case, Client, ConntrackEntry, Probe, Sco
 from devtools.conformance.facts import HttpResponse
 from devtools.conformance.judge import Circumstances, History, judge, skew
 from devtools.conformance.observation import ANSWERED, Observation
-from devtools.conformance.population import has_affinity
+from devtools.conformance.population import has_affinity, is_pinned
 from devtools.conformance.traffic import Shot
 
 FEW = 2
@@ -155,20 +156,20 @@ def _probe_all(story: Story, system: System, probes: Sequence[Probe], history: H
 
 def _may_spread(story: Story, probe: Probe) -> bool:
     """Whether every connection of this probe is free to choose."""
-    return probe.expect.verdict in ("dnat", "relay") and not has_affinity(story.case)
+    return probe.expect.verdict in ("dnat", "relay") and not is_pinned(story.case, probe.to)
 
 
 def _clients_spread(story: Story, probe: Probe) -> bool:
     """Whether clients that are pinned one by one have to show every endpoint together."""
-    return probe.expect.same_as is None and len(story.clients(probe)) > 4 * len(probe.expect.endpoints)
+    return probe.expect.same_as is None and len(story.clients(probe)) >= 8 * len(probe.expect.endpoints)
 
 
 def _connections(story: Story, probe: Probe, free: bool) -> int:
+    """How often each client of a probe connects in the first round."""
     if free:
-        return max(MIN_CONNECTIONS, PER_ENDPOINT * len(probe.expect.endpoints))
-    if has_affinity(story.case):
-        return 1
-    return FEW
+        enough = max(MIN_CONNECTIONS, PER_ENDPOINT * len(probe.expect.endpoints))
+        return math.ceil(enough / len(story.clients(probe)))
+    return 1 if has_affinity(story.case) else FEW
 
 
 def _wants_more(probe: Probe, got: Sequence[Observation]) -> bool:

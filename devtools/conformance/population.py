@@ -8,16 +8,38 @@ from __future__ import annotations
 
 import ipaddress
 
-from devtools.conformance.corpus import Case, slice_endpoints
+from devtools.conformance.corpus import Case, Destination, Manifest, slice_endpoints
 
-NEIGHBOURS = 24
+NEIGHBOURS = 32
+"""Of so many clients, at least 8 for each of up to 4 endpoints, one endpoint is missed once in 2,500 runs at most."""
 
 
 def has_affinity(case: Case) -> bool:
+    return any(_pins(manifest) for manifest in case.manifests)
+
+
+def is_pinned(case: Case, to: Destination) -> bool:
+    """Whether a destination belongs to a Service that has session affinity at any point of the case."""
+    return any(_pins(manifest) and _dials(manifest, to) for manifest in case.manifests)
+
+
+def _pins(manifest: Manifest) -> bool:
+    return manifest.get("kind") == "Service" and (manifest.get("spec") or {}).get("sessionAffinity") == "ClientIP"
+
+
+def _dials(service: Manifest, to: Destination) -> bool:
+    spec = service["spec"]
+    ingress = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+    addresses = {
+        spec.get("clusterIP"),
+        *(spec.get("clusterIPs") or ()),
+        *(spec.get("externalIPs") or ()),
+        *(entry.get("ip") for entry in ingress),
+    }
     return any(
-        (manifest.get("spec") or {}).get("sessionAffinity") == "ClientIP"
-        for manifest in case.manifests
-        if manifest.get("kind") == "Service"
+        (port.get("protocol") or "TCP") == to.protocol
+        and (port.get("nodePort") == to.port or (port.get("port") == to.port and to.ip in addresses))
+        for port in spec.get("ports") or ()
     )
 
 
