@@ -15,7 +15,7 @@ from devtools.conformance.corpus import Case, Manifest, Scope
 
 BEARABLE_SECONDS = 6.0
 MARGIN_SECONDS = 1
-SHORTEST_TIMEOUT_SECONDS = 3
+SHORTEST_TIMEOUT_SECONDS = 4
 """A story of two dozen clients has to fit into it."""
 
 
