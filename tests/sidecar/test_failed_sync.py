@@ -66,7 +66,7 @@ class Node:
         self.now = 0.0
         self.dataplane = EngineDataplane(ProxyConfig.from_mapping({"nodeName": "n1", "clusterCIDR": "10.244.0.0/16"}))
         self.journal = Journal(folder, 1 << 20)
-        self.reporter = Reporter(Metrics(), self.journal, 30.0, (4, 6), in_step=lambda: None)
+        self.reporter = Reporter(Metrics(), self.journal, 30.0, (4, 6))
         self.loop = SyncLoop(self.dataplane, self.reporter, clock=lambda: self.now)
 
     def receive(self, name: str) -> None:

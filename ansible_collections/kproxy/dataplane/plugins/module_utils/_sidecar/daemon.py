@@ -86,6 +86,7 @@ class Daemon:
         self._selector = selectors.DefaultSelector()
         self._signal_reader, self._signal_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._status = ""
+        self._announced = False
 
     def run(self) -> None:
         """Serve until told to stop. Raises OSError if an endpoint must be bound and cannot."""
@@ -100,23 +101,10 @@ class Daemon:
             while not self._stopping:
                 for key, _events in self._selector.select(self._timeout()):
                     key.data()
-                if parts.sync_loop.step():
-                    self._publish()
+                self._step()
                 self._feed_watchdog()
         finally:
             self._stop()
-
-    def in_step(self) -> None:
-        """The first commit succeeded: look out for foreign changes, tell the service manager, settle the memory."""
-        seconds = time.time() - self._parts.started_at
-        self._parts.metrics.start_seconds.set(seconds)
-        LOG.info("in step %.2f s after the start", seconds)
-        watch, missed = self._parts.watch_ruleset()
-        self._watch(watch, lambda: self._ruleset_changed(watch))
-        if missed:
-            self._parts.sync_loop.foreign_change()
-        self._parts.notifier.ready(self._parts.answers.headline())
-        memory.settle()
 
     async def _open(self) -> None:
         for endpoint in self._parts.endpoints:
@@ -150,8 +138,7 @@ class Daemon:
         questions = [item for item in items if isinstance(item, Question)]
         if questions:
             # Whoever asks right after a change wants to see it.
-            if self._parts.sync_loop.step():
-                self._publish()
+            self._step()
             for question in questions:
                 self._parts.answers.answer(question)
 
@@ -166,6 +153,26 @@ class Daemon:
     def _addresses_changed(self) -> None:
         if self._parts.address_watch.changed():
             self._publish()
+
+    def _step(self) -> None:
+        loop = self._parts.sync_loop
+        if loop.step():
+            self._publish()
+        if loop.started and not self._announced:
+            self._announced = True
+            self._came_into_step()
+
+    def _came_into_step(self) -> None:
+        """The first commit succeeded: look out for foreign changes, tell the service manager, settle the memory."""
+        seconds = time.time() - self._parts.started_at
+        self._parts.metrics.start_seconds.set(seconds)
+        LOG.info("in step %.2f s after the start", seconds)
+        watch, missed = self._parts.watch_ruleset()
+        self._watch(watch, lambda: self._ruleset_changed(watch))
+        if missed:
+            self._parts.sync_loop.foreign_change()
+        self._parts.notifier.ready(self._parts.answers.headline())
+        memory.settle()
 
     def _publish(self) -> None:
         """Hand what changed to the serving thread."""

@@ -122,13 +122,7 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
     journal = Journal(Path(settings.state_directory), settings.history_bytes)
     generation, last_commit_at = journal.last_commit()
     dataplane = EngineDataplane(config, generation, _ebpf_options(settings))
-    # The daemon does not exist yet when its parts need to tell it something.
-    daemon: list[Daemon] = []
-
-    def in_step() -> None:
-        daemon[0].in_step()
-
-    reporter = Reporter(metrics, journal, settings.sync_period, config.families, in_step=in_step)
+    reporter = Reporter(metrics, journal, settings.sync_period, config.families)
     reporter.generation, reporter.last_commit_at = generation, last_commit_at
     sync_loop = SyncLoop(dataplane, reporter, settings.min_sync_period, settings.audit_period, config.families)
     health_checks = HealthCheckServers(lambda: reporter.proxy_state().healthy)
@@ -146,30 +140,27 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
         dataplane.carriers,
         lambda: (*dataplane.problems(), *(endpoint.failure for endpoint in endpoints if endpoint.failure)),
     )
-    daemon.append(
-        Daemon(
-            Parts(
-                dataplane=dataplane,
-                source=source,
-                sync_loop=sync_loop,
-                reporter=reporter,
-                metrics=metrics,
-                answers=answers,
-                serving=ServingThread(),
-                health_checks=health_checks,
-                relays=relays,
-                endpoints=endpoints,
-                control=ControlServer(settings.socket_path, inbox.put),
-                notifier=Notifier(),
-                inbox=inbox,
-                watch_ruleset=dataplane.watch_ruleset,
-                address_watch=AddressWatch(),
-                bind_hard_fail=settings.bind_hard_fail,
-                started_at=started_at,
-            )
+    return Daemon(
+        Parts(
+            dataplane=dataplane,
+            source=source,
+            sync_loop=sync_loop,
+            reporter=reporter,
+            metrics=metrics,
+            answers=answers,
+            serving=ServingThread(),
+            health_checks=health_checks,
+            relays=relays,
+            endpoints=endpoints,
+            control=ControlServer(settings.socket_path, inbox.put),
+            notifier=Notifier(),
+            inbox=inbox,
+            watch_ruleset=dataplane.watch_ruleset,
+            address_watch=AddressWatch(),
+            bind_hard_fail=settings.bind_hard_fail,
+            started_at=started_at,
         )
     )
-    return daemon[0]
 
 
 def _endpoints(

@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
@@ -43,14 +43,12 @@ class Reporter:
         journal: Journal,
         sync_period: float,
         families: tuple[int, ...],
-        in_step: Callable[[], None],
     ) -> None:
-        """Take where to report; in_step is called once, after the first commit."""
+        """Take where to report."""
         self._metrics = metrics
         self._journal = journal
         self._families = tuple(f"IPv{family}" for family in families)
         self._sync_period = sync_period
-        self._in_step = in_step
         self._seen_changes: dict[str, int] = {}
         self._pending_since: Mapping[str, float] = {}
         self._last_updated: Mapping[str, float] = {}
@@ -130,10 +128,6 @@ class Reporter:
                 "source %s",
                 fields(kind=state.kind, connected=state.connected, server=state.server, detail=state.detail),
             )
-
-    def in_step(self) -> None:
-        """Pass on that the first commit succeeded."""
-        self._in_step()
 
     def _measure(self, attempt: Attempt) -> None:
         kind = self._metrics.full_sync_seconds if attempt.full else self._metrics.partial_sync_seconds

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
@@ -60,24 +61,21 @@ AUDITS = (FOREIGN, PERIODIC, ASKED)
 Identity = tuple[str, str, str]
 
 
-class Pending(NamedTuple):
+@dataclass
+class Pending:
     """What waits for the next successful commit. Times are those of the loop's clock.
 
-    families: 4 and 6 where a change of that family waits, with the time of the oldest one.
-    triggers: (family, RFC 3339 time) of the pod or Service changes behind the waiting slices.
+    changes: how many, by kind. families: 4 and 6 where a change of that family waits, with the time of the oldest one.
+    triggers: (family, RFC 3339 time) of the pod or Service changes behind the waiting slices. causes: the first objects
+    by name; more_causes counts the rest.
     """
 
-    changes: dict[str, int]
-    families: dict[int, float]
-    received: list[float]
-    triggers: list[tuple[int, str]]
-    causes: list[str]
+    changes: dict[str, int] = field(default_factory=dict)
+    families: dict[int, float] = field(default_factory=dict)
+    received: list[float] = field(default_factory=list)
+    triggers: list[tuple[int, str]] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
     more_causes: int = 0
-
-    @classmethod
-    def nothing(cls) -> Pending:
-        """Return an empty value of its own."""
-        return cls({}, {}, [], [], [])
 
 
 class Attempt(NamedTuple):
@@ -120,9 +118,6 @@ class Observer(Protocol):
     def source_changed(self, state: SourceState) -> None:
         """A list or watch began to work or failed."""
 
-    def in_step(self) -> None:
-        """The first commit after the complete first lists succeeded."""
-
 
 class SyncLoop:
     """The state between events and commits."""
@@ -146,7 +141,7 @@ class SyncLoop:
         self._known: dict[str, set[tuple[str, str]]] = {kind: set() for kind in KINDS}
         self._unlisted = set(KINDS)
         self._started = False
-        self._pending = Pending.nothing()
+        self._pending = Pending()
         self._dirty = False
         self._failures = 0
         self._retry_at = 0.0
@@ -260,9 +255,8 @@ class SyncLoop:
             self._observer.attempted(attempt)
             return attempt
         end = self._clock()
-        pending, self._pending = self._pending, Pending.nothing()
+        pending, self._pending = self._pending, Pending()
         attempt = Attempt(reason, full, pending, end - begin, outcome, "", foreign=tuple(self._foreign))
-        first = not self._started
         self._started = True
         self._dirty = False
         self._failures = 0
@@ -272,8 +266,6 @@ class SyncLoop:
             self._foreign = []
             self._audit_at = end + self._audit_period
         self._observer.attempted(attempt)
-        if first:
-            self._observer.in_step()
         return attempt
 
     def _upsert(self, obj: ApiObject, received: float, changes: list[Change]) -> None:
@@ -328,7 +320,7 @@ class SyncLoop:
         if len(self._pending.causes) < MAX_CAUSES:
             self._pending.causes.append(cause)
         else:
-            self._pending = self._pending._replace(more_causes=self._pending.more_causes + 1)
+            self._pending.more_causes += 1
 
 
 def _path(namespace: str, name: str) -> str:
