@@ -128,7 +128,8 @@ class EngineDataplane:
             LOG.exception("unexpected failure while planning or committing")
             self._tracker_complete = False
             raise CommitFailed(f"unexpected {type(error).__name__}: {error}") from error
-        self._left_at = self._kernel.generation()
+        if self._nft.watch is None:
+            self._left_at = self._kernel.generation()
         if self._tracker_complete:
             self._tracker.update(result.services)
         else:
