@@ -10,6 +10,7 @@ from pathlib import Path
 from devtools import ansible_test
 from devtools.bootstrap import BUILD_PACKAGES, OLDEST, ensure_environment, ensure_packages
 from devtools.environment import BIN, COLLECTION, ROOT
+from devtools.molecule import scenarios
 
 PYTEST = ["pytest", "--color=no", "-p", "no:cacheprovider"]
 DEV = [sys.executable, "-m", "devtools"]
@@ -77,9 +78,8 @@ def python_version(venv: Path) -> str:
 
 
 def molecule_scenarios() -> list[Work]:
-    """Return one run per scenario that runs on lab nodes; those on virtual machines are run by ./dev vagrant."""
-    scenarios = sorted(path.parent.name for path in ROOT.glob("molecule/*/molecule.yml"))
-    return [Work([*DEV, "molecule", scenario]) for scenario in scenarios if scenario != "vagrant"]
+    """Return one run per scenario."""
+    return [Work([*DEV, "molecule", scenario]) for scenario in scenarios()]
 
 
 STAGES = [

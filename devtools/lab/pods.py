@@ -85,3 +85,18 @@ def dial_many(
         )
         for series in seen
     ]
+
+
+def dial(
+    lab: Lab,
+    origin: Node | None,
+    address: str,
+    port: int,
+    *,
+    pod: str | None = None,
+    protocol: str = "TCP",
+    count: int = 1,
+) -> Dialled:
+    """Dial one target, `count` times one after another."""
+    (seen,) = dial_many(lab, origin, [(protocol, address, port, count)], pod=pod)
+    return seen
