@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile the eBPF sources with clang and write them as Python modules.
 
-``python3 devtools/bpf_build.py`` rewrites _ebpf/programs/*.py; ``--check`` fails if the sources have changed since. Needs
-clang and llvm-strip; nothing on a node does. One object serves x86_64 and aarch64 (both little-endian), from
+``python3 devtools/bpf_build.py`` rewrites _ebpf/programs/*.py; ``--check`` fails if the sources have changed since.
+Needs clang and llvm-strip; nothing on a node does. One object serves x86_64 and aarch64 (both little-endian), from
 -mcpu=v3 (Linux 5.1) on.
 """
 

@@ -166,7 +166,10 @@ class Kproxyd:
         """Let updates stay unapplied for the given share of the sync period: somebody else owns the tables."""
         assert self._node is not None, "start() comes first"
         families = [4 if name == "IPv4" else 6 for name in state["pending_update_age_seconds"]]
-        self._blocked = writes_blocked.own_tables(self._node, families)
+        if self._mode == "ebpf":
+            writes_blocked.freeze_maps(self._extra["bpfDirectory"], families)
+        else:
+            self._blocked = writes_blocked.own_tables(self._node, families)
         self._step += 1
         self._write(objects)
         periods = max(state["pending_update_age_seconds"].values()) / state["sync_period_seconds"]

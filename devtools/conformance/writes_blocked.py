@@ -1,7 +1,8 @@
-"""Make commits to our tables fail from outside, as a foreign program can: take the tables over with an owner.
+"""Make commits fail from outside, as a foreign program can: take the tables over with an owner, or freeze the maps.
 
 A table with the owner flag (linux/netfilter/nf_tables.h, NFT_TABLE_F_OWNER) can be changed only through the netlink
-socket that made it, and goes when that socket is closed.
+socket that made it, and goes when that socket is closed. A frozen map (BPF_MAP_FREEZE)
+can be written by programs only, for as long as it lives.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall
 from devtools.conformance.netns import NetworkNamespace
 
 TABLE = "kproxy"
@@ -41,6 +44,15 @@ def own_tables(node: NetworkNamespace, families: Sequence[int]) -> socket.socket
     for _ in range(2 * len(families)):
         _acknowledged(sock.recv(65536))
     return sock
+
+
+def freeze_maps(directory: str, families: Sequence[int]) -> None:
+    """Let no process write the frontends of these families any more."""
+    for family in families:
+        for path in Path(directory).glob(f"v*/maps_*/frontends{family}"):
+            descriptor = bpf_syscall.get_pinned(str(path))
+            bpf_syscall.map_freeze(descriptor)
+            os.close(descriptor)
 
 
 def _message(kind: int, family: int, attributes: bytes, flags: int = 0, resource: int = 0) -> bytes:

@@ -89,7 +89,7 @@ class World:
         self.servers.append(server)
         return server
 
-    def socket(self, namespace: NetworkNamespace, family: int, kind: int) -> socket.socket:
+    def client_socket(self, namespace: NetworkNamespace, family: int, kind: int) -> socket.socket:
         with namespace.entered():
             made = socket.socket(INET[family], kind)
         made.settimeout(WAIT)
@@ -137,7 +137,7 @@ def slices(pods: dict[int, str] = POD) -> list[Change]:
     return found
 
 
-@pytest.fixture()
+@pytest.fixture
 def world() -> Iterator[World]:
     made = World()
     try:
@@ -161,7 +161,7 @@ def test_outsider(world: World, family: int, dialled: str, policy: str, seen: st
     to = (NODE[family], 30080) if dialled == "node-port" else (CLUSTER_IP[family], 80)
     expected = NODE[family] if seen == "node" else CLIENT[family]
     stream = world.serve(world.pod, POD[family], 8080, socket.SOCK_STREAM)
-    with world.socket(world.client, family, socket.SOCK_STREAM) as client:
+    with world.client_socket(world.client, family, socket.SOCK_STREAM) as client:
         client.connect(to)
         connection, peer = stream.accept()
         with connection:
@@ -181,7 +181,7 @@ def test_outsider(world: World, family: int, dialled: str, policy: str, seen: st
                     received += connection.recv(1 << 17)
             assert received == BIG
     datagrams = world.serve(world.pod, POD[family], 8080, socket.SOCK_DGRAM)
-    with world.socket(world.client, family, socket.SOCK_DGRAM) as client:
+    with world.client_socket(world.client, family, socket.SOCK_DGRAM) as client:
         client.connect(to)
         # Larger than the MTU: fragments in both directions.
         client.send(BIG[:4000])
@@ -195,7 +195,7 @@ def test_outsider(world: World, family: int, dialled: str, policy: str, seen: st
 def test_pod_reaches_itself(world: World, family: int) -> None:
     world.sync(*objects(), *slices())
     server = world.serve(world.pod, POD[family], 8080, socket.SOCK_STREAM)
-    with world.socket(world.pod, family, socket.SOCK_STREAM) as client:
+    with world.client_socket(world.pod, family, socket.SOCK_STREAM) as client:
         client.connect((CLUSTER_IP[family], 80))
         connection, peer = server.accept()
         with connection:
@@ -206,7 +206,7 @@ def test_pod_reaches_itself(world: World, family: int) -> None:
 def test_refusals_and_silence(world: World, family: int) -> None:
     world.sync(*objects(), *slices({}))
     for to in ((NODE[family], 30080), (CLUSTER_IP[family], 80), (CLUSTER_IP[family], 81)):
-        with world.socket(world.client, family, socket.SOCK_DGRAM) as client:
+        with world.client_socket(world.client, family, socket.SOCK_DGRAM) as client:
             client.connect(to)
             client.send(b"x")
             with pytest.raises(ConnectionRefusedError):
@@ -219,7 +219,7 @@ def test_refusals_and_silence(world: World, family: int) -> None:
 def test_an_icmp_error_finds_its_way_back(world: World, family: int) -> None:
     """The endpoint's port is closed: its port-unreachable must reach the client as an error of what it dialled."""
     world.sync(*objects(), *slices())
-    with world.socket(world.client, family, socket.SOCK_DGRAM) as client:
+    with world.client_socket(world.client, family, socket.SOCK_DGRAM) as client:
         client.connect((NODE[family], 30080))
         client.send(b"x")
         with pytest.raises(ConnectionRefusedError):
@@ -229,7 +229,7 @@ def test_an_icmp_error_finds_its_way_back(world: World, family: int) -> None:
 def test_ended_connections_leave_no_flow(world: World) -> None:
     world.sync(*objects(), *slices())
     server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)
-    with world.socket(world.client, 4, socket.SOCK_STREAM) as client:
+    with world.client_socket(world.client, 4, socket.SOCK_STREAM) as client:
         client.connect((NODE[4], 30080))
         server.accept()[0].close()
         assert client.recv(1) == b""
@@ -266,10 +266,10 @@ def test_clsact_serves_where_tcx_is_missing(world: World) -> None:
     world.sync(*objects(), *slices())
     assert not [hook for hook in world.backend.plane.attached() if hook.startswith("tcx")]
     server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)
-    with world.socket(world.client, 4, socket.SOCK_STREAM) as client:
+    with world.client_socket(world.client, 4, socket.SOCK_STREAM) as client:
         client.connect((NODE[4], 30080))
         assert server.accept()[1][0] == NODE[4]
     with world.node.entered():
         world.backend.remove()
-    with world.socket(world.client, 4, socket.SOCK_STREAM) as client:
+    with world.client_socket(world.client, 4, socket.SOCK_STREAM) as client:
         assert client.connect_ex((NODE[4], 30080)) == errno.ECONNREFUSED

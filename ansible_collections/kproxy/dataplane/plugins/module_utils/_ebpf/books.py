@@ -8,7 +8,8 @@ what was read from the kernel.
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries import (
@@ -25,14 +26,14 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table 
 #: Maps whose whole content the books decide, without the family digit.
 OWNED = ("frontends", "slots", "members", "ranges", "cluster_ips")
 
-LiveMaps = Mapping[str, Dict[bytes, bytes]]
+LiveMaps = Mapping[str, dict[bytes, bytes]]
 
 
 class Replan(NamedTuple):
     """A plan and the books' state after it; `accept` it once the kernel has taken the plan."""
 
     plan: MapPlan
-    ports: Dict[PortKey, Optional[PortEntries]]
+    ports: dict[PortKey, PortEntries | None]
 
 
 class Books:
@@ -40,9 +41,9 @@ class Books:
 
     def __init__(self) -> None:
         self.numbers = Numbers()
-        self.ports: Dict[PortKey, PortEntries] = {}
-        self._cluster_ips: Dict[bytes, int] = {}
-        self._sizes: Dict[str, int] = {}
+        self.ports: dict[PortKey, PortEntries] = {}
+        self._cluster_ips: dict[bytes, int] = {}
+        self._sizes: dict[str, int] = {}
 
     # -- the whole --------------------------------------------------------------------------------------------------
 
@@ -63,9 +64,9 @@ class Books:
                 self._cluster_ips[ip] = self._cluster_ips.get(ip, 0) + 1
         return diff_maps(self.wanted(table.config.families), live)
 
-    def wanted(self, families: Iterable[int] = (4, 6)) -> Dict[str, Dict[bytes, bytes]]:
+    def wanted(self, families: Iterable[int] = (4, 6)) -> dict[str, dict[bytes, bytes]]:
         """Return the content of all owned maps."""
-        maps: Dict[str, Dict[bytes, bytes]] = {"%s%d" % (name, family): {} for name in OWNED for family in families}
+        maps: dict[str, dict[bytes, bytes]] = {"%s%d" % (name, family): {} for name in OWNED for family in families}
         for (_name, family), entries in self.ports.items():
             maps["frontends%d" % family].update(entries.frontends)
             maps["slots%d" % family].update(_slots(entries))
@@ -88,8 +89,8 @@ class Books:
             if before is not None:
                 names.add((before.service_port, before.key.family))
         plan = MapPlan()
-        ports: Dict[PortKey, Optional[PortEntries]] = {}
-        ip_use: Dict[bytes, int] = {}
+        ports: dict[PortKey, PortEntries | None] = {}
+        ip_use: dict[bytes, int] = {}
         for key in sorted(names):
             old = self.ports.get(key)
             new = port_entries(rows[key], self.numbers.of(key[0]), old.sets if old else {}) if key in rows else None
@@ -124,9 +125,9 @@ class Books:
             for ip in entries.cluster_ips:
                 self._cluster_ips[ip] = self._cluster_ips.get(ip, 0) + 1
 
-    def sizes(self) -> Dict[str, int]:
+    def sizes(self) -> dict[str, int]:
         """Return how many elements each owned map must hold."""
-        counts: Dict[str, int] = {}
+        counts: dict[str, int] = {}
         for (_name, family), entries in self.ports.items():
             _count(counts, family, entries, 1)
         for ip in self._cluster_ips:
@@ -135,7 +136,7 @@ class Books:
         self._sizes = counts
         return dict(counts)
 
-    def sizes_after(self, replan: Replan) -> Dict[str, int]:
+    def sizes_after(self, replan: Replan) -> dict[str, int]:
         """Return how many elements the maps must hold once a plan is accepted; costs as much as the plan."""
         counts = dict(self._sizes)
         for key, new in replan.ports.items():
@@ -148,32 +149,36 @@ class Books:
         return counts
 
 
-def _count(counts: Dict[str, int], family: int, entries: PortEntries, sign: int) -> None:
+def _count(counts: dict[str, int], family: int, entries: PortEntries, sign: int) -> None:
     for name, count in (("frontends", len(entries.frontends)), ("members", len(entries.members)),
                         ("ranges", len(entries.ranges)), ("slots", sum(map(len, entries.sets.values())))):
         full = "%s%d" % (name, family)
         counts[full] = counts.get(full, 0) + sign * count
 
 
-def group(rows: Iterable[Frontend]) -> Dict[PortKey, List[Frontend]]:
+def group(rows: Iterable[Frontend]) -> dict[PortKey, list[Frontend]]:
     """Return rows by service port and family."""
-    found: Dict[PortKey, List[Frontend]] = {}
+    found: dict[PortKey, list[Frontend]] = {}
     for row in rows:
         found.setdefault((row.service_port, row.key.family), []).append(row)
     return found
 
 
-def _slots(entries: PortEntries) -> Dict[bytes, bytes]:
+def _slots(entries: PortEntries) -> dict[bytes, bytes]:
     return {layout.slot_key(number, slot): held for number, slots in entries.sets.items()
             for slot, held in enumerate(slots)}
 
 
-def _diff_port(plan: MapPlan, family: int, old: Optional[PortEntries], new: Optional[PortEntries]) -> None:
+def _present(keys: Iterable[bytes]) -> dict[bytes, bytes]:
+    return dict.fromkeys(keys, PRESENT)
+
+
+def _diff_port(plan: MapPlan, family: int, old: PortEntries | None, new: PortEntries | None) -> None:
     for name, before, after in (
         ("frontends", old.frontends if old else {}, new.frontends if new else {}),
         ("slots", _slots(old) if old else {}, _slots(new) if new else {}),
-        ("members", dict.fromkeys(old.members if old else (), PRESENT), dict.fromkeys(new.members if new else (), PRESENT)),
-        ("ranges", dict.fromkeys(old.ranges if old else (), PRESENT), dict.fromkeys(new.ranges if new else (), PRESENT)),
+        ("members", _present(old.members if old else ()), _present(new.members if new else ())),
+        ("ranges", _present(old.ranges if old else ()), _present(new.ranges if new else ())),
     ):
         full = "%s%d" % (name, family)
         for key, value in after.items():
@@ -184,8 +189,8 @@ def _diff_port(plan: MapPlan, family: int, old: Optional[PortEntries], new: Opti
                 plan.remove(full, key)
 
 
-def _holders(table: ServiceTable, live: LiveMaps) -> List[Tuple[int, object]]:
-    found: List[Tuple[int, object]] = []
+def _holders(table: ServiceTable, live: LiveMaps) -> list[tuple[int, object]]:
+    found: list[tuple[int, object]] = []
     for family in (4, 6):
         for key, value in live.get("frontends%d" % family, {}).items():
             ip, protocol, port = layout.unpack_frontend_key(key)
@@ -194,10 +199,10 @@ def _holders(table: ServiceTable, live: LiveMaps) -> List[Tuple[int, object]]:
     return found
 
 
-def _live_sets(live: LiveMaps) -> Dict[int, Dict[int, Tuple[bytes, ...]]]:
-    found: Dict[int, Dict[int, Tuple[bytes, ...]]] = {}
+def _live_sets(live: LiveMaps) -> dict[int, dict[int, tuple[bytes, ...]]]:
+    found: dict[int, dict[int, tuple[bytes, ...]]] = {}
     for family in (4, 6):
-        slots: Dict[int, List[Tuple[int, bytes]]] = {}
+        slots: dict[int, list[tuple[int, bytes]]] = {}
         for key, value in live.get("slots%d" % family, {}).items():
             number, slot = layout.unpack_slot_key(key)
             slots.setdefault(number, []).append((slot, value))
@@ -205,5 +210,5 @@ def _live_sets(live: LiveMaps) -> Dict[int, Dict[int, Tuple[bytes, ...]]]:
     return found
 
 
-def _ordered(held: Sequence[Tuple[int, bytes]]) -> Tuple[bytes, ...]:
+def _ordered(held: Sequence[tuple[int, bytes]]) -> tuple[bytes, ...]:
     return tuple(value for _slot, value in sorted(held))

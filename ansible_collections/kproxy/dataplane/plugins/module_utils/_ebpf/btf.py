@@ -9,7 +9,7 @@ pointers: a number is the length of an array (``int (*max_entries)[16384]``), a 
 from __future__ import annotations
 
 import struct
-from typing import Dict, List, NamedTuple, Tuple
+from typing import NamedTuple
 
 INT, POINTER, ARRAY, STRUCT, UNION, ENUM, TYPEDEF, VOLATILE, CONST, RESTRICT = 1, 2, 3, 4, 5, 6, 8, 9, 10, 11
 FUNC_PROTO, VAR, DATASEC, DECL_TAG, ENUM64 = 13, 14, 15, 17, 19
@@ -42,7 +42,7 @@ class _Type(NamedTuple):
     body: int       # offset of what follows the header
 
 
-def parse_maps(data: bytes) -> Tuple[MapDefinition, ...]:
+def parse_maps(data: bytes) -> tuple[MapDefinition, ...]:
     """Return the maps that .BTF section `data` declares, by name."""
     try:
         return _Reader(data).maps()
@@ -58,7 +58,7 @@ class _Reader:
         type_offset, type_size, string_offset, string_size = struct.unpack_from("<IIII", data, 8)
         self._data = data
         self._strings = data[header + string_offset:header + string_offset + string_size]
-        self._types: List[_Type] = [_Type("", 0, 0, 0, 0)]
+        self._types: list[_Type] = [_Type("", 0, 0, 0, 0)]
         position, end = header + type_offset, header + type_offset + type_size
         while position < end:
             name, info, size = struct.unpack_from("<III", data, position)
@@ -76,7 +76,7 @@ class _Reader:
             found = self._types[found.size]
         return found
 
-    def _array(self, found: _Type) -> Tuple[int, int]:
+    def _array(self, found: _Type) -> tuple[int, int]:
         element, _index, count = struct.unpack_from("<III", self._data, found.body)
         return element, count
 
@@ -87,7 +87,7 @@ class _Reader:
             return count * self._size(element)
         return 8 if found.kind == POINTER else found.size
 
-    def maps(self) -> Tuple[MapDefinition, ...]:
+    def maps(self) -> tuple[MapDefinition, ...]:
         found = []
         for section in self._types:
             if section.kind == DATASEC and section.name == ".maps":
@@ -97,8 +97,8 @@ class _Reader:
         return tuple(sorted(found))
 
     def _map(self, variable: _Type) -> MapDefinition:
-        numbers: Dict[str, int] = {"type": 0, "max_entries": 0, "map_flags": 0}
-        sizes: Dict[str, int] = {"key": 0, "value": 0}
+        numbers: dict[str, int] = {"type": 0, "max_entries": 0, "map_flags": 0}
+        sizes: dict[str, int] = {"key": 0, "value": 0}
         definition = self._resolve(variable.size)
         for index in range(definition.vlen):
             name_offset, number, _bits = struct.unpack_from("<III", self._data, definition.body + 12 * index)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Dict, List, NamedTuple
+from typing import NamedTuple
 
 EM_BPF = 247
 SHT_SYMTAB = 2
@@ -45,8 +45,8 @@ class Relocation(NamedTuple):
 class Elf(NamedTuple):
     """A parsed object file."""
 
-    sections: List[Section]
-    symbols: List[Symbol]
+    sections: list[Section]
+    symbols: list[Symbol]
 
     def section(self, name: str) -> Section:
         """Return the only section called `name`."""
@@ -55,9 +55,9 @@ class Elf(NamedTuple):
                 return section
         raise ElfError("section %s is missing" % name)
 
-    def relocations(self) -> Dict[int, List[Relocation]]:
+    def relocations(self) -> dict[int, list[Relocation]]:
         """Relocations by the index of the section that they patch."""
-        found: Dict[int, List[Relocation]] = {}
+        found: dict[int, list[Relocation]] = {}
         for section in self.sections:
             if section.kind == SHT_REL:
                 entries = struct.iter_unpack("<QQ", section.data)
@@ -94,7 +94,7 @@ def _parse(data: bytes) -> Elf:
         if len(body) != (header[5] if header[1] else 0):
             raise ValueError("cut short")
         sections.append(Section(_string(name_table, header[0]), header[1], header[7], body))
-    symbols: List[Symbol] = []
+    symbols: list[Symbol] = []
     for header, section in zip(headers, sections):
         if section.kind == SHT_SYMTAB:
             strings = sections[header[6]].data

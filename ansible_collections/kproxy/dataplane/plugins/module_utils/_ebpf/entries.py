@@ -7,7 +7,8 @@ TCP and UDP are carried here. SCTP is not: its CRC32c covers the port, and a pro
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import (
@@ -25,7 +26,7 @@ CARRIED_PROTOCOLS = (6, 17)
 PRESENT = b"\1\0\0\0"
 
 #: What entries belong to: numbers are given per service port, maps are per family.
-PortKey = Tuple[ServicePortName, int]
+PortKey = tuple[ServicePortName, int]
 
 
 class PortEntries(NamedTuple):
@@ -35,11 +36,11 @@ class PortEntries(NamedTuple):
     """
 
     service: int
-    frontends: Dict[bytes, bytes]
-    sets: Dict[int, Tuple[bytes, ...]]
-    members: Tuple[bytes, ...]
-    ranges: Tuple[bytes, ...]
-    cluster_ips: Tuple[bytes, ...]
+    frontends: dict[bytes, bytes]
+    sets: dict[int, tuple[bytes, ...]]
+    members: tuple[bytes, ...]
+    ranges: tuple[bytes, ...]
+    cluster_ips: tuple[bytes, ...]
 
 
 def carried(row: Frontend) -> bool:
@@ -54,14 +55,14 @@ def answer(target: Target) -> int:
     return (layout.LOCAL_ONLY if target.endpoint_set == LOCAL else 0) | (layout.MASQUERADE if target.masquerade else 0)
 
 
-def arrange(current: Sequence[bytes], wanted: Iterable[bytes]) -> Tuple[bytes, ...]:
+def arrange(current: Sequence[bytes], wanted: Iterable[bytes]) -> tuple[bytes, ...]:
     """Give slots to `wanted` so that as few slots as possible differ from `current`.
 
     Whoever stays keeps its slot; new ones fill the holes; what holes are left take the last ones.
     """
     missing = dict.fromkeys(wanted)
-    slots: List[bytes] = []
-    holes: List[int] = []
+    slots: list[bytes] = []
+    holes: list[int] = []
     for held in current:
         if held in missing:
             del missing[held]
@@ -84,7 +85,7 @@ def arrange(current: Sequence[bytes], wanted: Iterable[bytes]) -> Tuple[bytes, .
     return tuple(slots)
 
 
-def port_entries(rows: Sequence[Frontend], service: int, current: Dict[int, Tuple[bytes, ...]]) -> PortEntries:
+def port_entries(rows: Sequence[Frontend], service: int, current: dict[int, tuple[bytes, ...]]) -> PortEntries:
     """Return the entries of all rows of one service port in one family.
 
     Args:
@@ -92,13 +93,13 @@ def port_entries(rows: Sequence[Frontend], service: int, current: Dict[int, Tupl
         service: the number of the service port.
         current: what the two sets hold now, so that slots stay where they are.
     """
-    frontends: Dict[bytes, bytes] = {}
-    cluster: Tuple[Endpoint, ...] = ()
-    local: Tuple[Endpoint, ...] = ()
-    ranges: Tuple[bytes, ...] = ()
+    frontends: dict[bytes, bytes] = {}
+    cluster: tuple[Endpoint, ...] = ()
+    local: tuple[Endpoint, ...] = ()
+    ranges: tuple[bytes, ...] = ()
     for row in rows:
         cluster, local = cluster or row.cluster_endpoints, local or row.local_endpoints
-    sets: Dict[int, Tuple[bytes, ...]] = {}
+    sets: dict[int, tuple[bytes, ...]] = {}
     for local_only, endpoints in ((False, cluster), (True, local)):
         if endpoints:
             number = layout.set_number(service, local_only)

@@ -62,10 +62,7 @@ def unpack_flow(key: bytes, value: bytes) -> Flow:
 
 def expired(flow: Flow, now: int) -> bool:
     """Whether an entry may go. now: CLOCK_MONOTONIC in ns."""
-    if flow.flags & CLOSING:
-        seconds = CLOSING_SECONDS
-    else:
-        seconds = TCP_SECONDS if flow.protocol == TCP else UDP_SECONDS
+    seconds = CLOSING_SECONDS if flow.flags & CLOSING else TCP_SECONDS if flow.protocol == TCP else UDP_SECONDS
     return now - flow.seen > seconds * 1_000_000_000
 
 

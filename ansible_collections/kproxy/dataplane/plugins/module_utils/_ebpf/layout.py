@@ -9,7 +9,8 @@ Raise SCHEMA with every change: pins live in a directory named after it, so maps
 from __future__ import annotations
 
 import struct
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 SCHEMA = 1
 
@@ -47,7 +48,7 @@ class FrontendValue(NamedTuple):
     count_cluster: int
     count_local: int
     affinity_seconds: int
-    answers: Tuple[int, int, int]
+    answers: tuple[int, int, int]
     flags: int
 
     def pack(self) -> bytes:
@@ -86,7 +87,7 @@ def frontend_key(family: int, ip: bytes, protocol: int, port: int) -> bytes:
     return (ip or bytes(4 if family == 4 else 16)) + struct.pack("!HBB", port, protocol, 0)
 
 
-def unpack_frontend_key(key: bytes) -> Tuple[bytes, int, int]:
+def unpack_frontend_key(key: bytes) -> tuple[bytes, int, int]:
     """Return (ip, empty for a NodePort; protocol; port)."""
     port, protocol, _pad = struct.unpack("!HBB", key[-4:])
     ip = key[:-4]
@@ -103,7 +104,7 @@ def slot_key(set_id: int, slot: int) -> bytes:
     return _SLOT.pack(set_id, slot)
 
 
-def unpack_slot_key(key: bytes) -> Tuple[int, int]:
+def unpack_slot_key(key: bytes) -> tuple[int, int]:
     """Return (set, slot)."""
     set_id, slot = _SLOT.unpack(key)
     return set_id, slot
@@ -114,7 +115,7 @@ def endpoint(ip: bytes, port: int, flags: int = 0) -> bytes:
     return ip + struct.pack("!HBB", port, flags, 0)
 
 
-def unpack_endpoint(data: bytes) -> Tuple[bytes, int, int]:
+def unpack_endpoint(data: bytes) -> tuple[bytes, int, int]:
     """Return (ip, port, flags)."""
     port, flags, _pad = struct.unpack("!HBB", data[-4:])
     return data[:-4], port, flags
@@ -130,7 +131,7 @@ def pin_key(client: bytes, service: int) -> bytes:
     return client + struct.pack("=I", service)
 
 
-def unpack_pin(key: bytes, value: bytes) -> Tuple[bytes, int, int, bytes]:
+def unpack_pin(key: bytes, value: bytes) -> tuple[bytes, int, int, bytes]:
     """Return (client, service number, last seen in ns of CLOCK_MONOTONIC, endpoint without flags)."""
     width = len(key) - 4
     service, = struct.unpack("=I", key[width:])
@@ -148,9 +149,9 @@ def range_key(service: int, length: int, address: bytes) -> bytes:
     return struct.pack("=I", 32 + length) + struct.pack("=I", service) + address
 
 
-def prefixes_of(ranges: Sequence[Tuple[bytes, bytes]]) -> List[Tuple[int, bytes]]:
+def prefixes_of(ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[int, bytes]]:
     """Cover inclusive address ranges with the fewest prefixes: (length, network)."""
-    found: List[Tuple[int, bytes]] = []
+    found: list[tuple[int, bytes]] = []
     for first, last in ranges:
         bits = 8 * len(first)
         start, end = int.from_bytes(first, "big"), int.from_bytes(last, "big")
@@ -186,7 +187,7 @@ def unpack_socket(key: bytes, value: bytes) -> SocketEntry:
 
 
 #: Bytes of key and value, for the capacity message and the layout test.
-SIZES: Dict[str, Tuple[int, int]] = {
+SIZES: dict[str, tuple[int, int]] = {
     "frontends4": (8, 20), "frontends6": (20, 20), "slots4": (8, 8), "slots6": (8, 20), "members4": (12, 4),
     "members6": (24, 4), "node_addrs4": (4, 4), "node_addrs6": (16, 4), "cluster_ips4": (4, 4),
     "cluster_ips6": (16, 4), "affinity4": (8, 16), "affinity6": (20, 32), "sockets4": (16, 12), "sockets6": (32, 24),

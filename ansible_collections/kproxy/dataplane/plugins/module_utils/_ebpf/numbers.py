@@ -8,7 +8,7 @@ each other. On start a number found in the maps is accepted only if a single ser
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, Set, Tuple
+from collections.abc import Iterable
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import ServicePortName
 
@@ -21,8 +21,8 @@ class Numbers:
 
     def __init__(self, next_number: int = 1) -> None:
         self.next = max(1, next_number)
-        self._of: Dict[ServicePortName, int] = {}
-        self._used: Set[int] = set()
+        self._of: dict[ServicePortName, int] = {}
+        self._used: set[int] = set()
 
     def of(self, name: ServicePortName) -> int:
         """Return the number of a service port; a new one if it has none."""
@@ -39,7 +39,7 @@ class Numbers:
         """Whether a service port has a number already."""
         return name in self._of
 
-    def names(self) -> Dict[int, ServicePortName]:
+    def names(self) -> dict[int, ServicePortName]:
         """Return the service ports by number."""
         return {number: name for name, number in self._of.items()}
 
@@ -49,14 +49,14 @@ class Numbers:
         if number is not None:
             self._used.discard(number)
 
-    def adopt(self, found: Iterable[Tuple[int, object]]) -> None:
+    def adopt(self, found: Iterable[tuple[int, object]]) -> None:
         """Take over numbers read from the maps.
 
         Args:
             found: (number, service port) for every frontend in the maps; anything but a ServicePortName stands for a
                 frontend that no service port wants, whose number must not be given away while it is there.
         """
-        holders: Dict[int, Set[object]] = {}
+        holders: dict[int, set[object]] = {}
         for number, holder in found:
             holders.setdefault(number, set()).add(holder)
             self.next = max(self.next, number + 1)

@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 import struct
-from typing import Dict, List, Mapping, NamedTuple, Tuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import btf, elf
 
 RODATA = ".rodata"
 
 # Section name -> (program type, expected attach type), include/uapi/linux/bpf.h.
-SECTIONS: Dict[str, Tuple[int, int]] = {
+SECTIONS: dict[str, tuple[int, int]] = {
     "cgroup/connect4": (18, 10),
     "cgroup/connect6": (18, 11),
     "cgroup/sendmsg4": (18, 14),
@@ -49,7 +50,7 @@ class Program(NamedTuple):
     kind: int
     attach_type: int
     instructions: bytes
-    references: Tuple[MapReference, ...]
+    references: tuple[MapReference, ...]
 
     def linked(self, fds: Mapping[str, int]) -> bytes:
         """Return the instructions with every map replaced by its file descriptor."""
@@ -66,10 +67,10 @@ class Program(NamedTuple):
 class ObjectFile(NamedTuple):
     """A parsed object: what to create and what to load."""
 
-    programs: Tuple[Program, ...]
-    maps: Tuple[btf.MapDefinition, ...]
+    programs: tuple[Program, ...]
+    maps: tuple[btf.MapDefinition, ...]
     rodata: bytes
-    constants: Mapping[str, Tuple[int, int]]    # name -> (offset in rodata, size)
+    constants: Mapping[str, tuple[int, int]]    # name -> (offset in rodata, size)
     license: bytes
 
     def rodata_with(self, values: Mapping[str, int]) -> bytes:
@@ -86,7 +87,7 @@ def parse(data: bytes) -> ObjectFile:
     parsed = elf.parse(data)
     names = [section.name for section in parsed.sections]
     relocations = parsed.relocations()
-    programs: List[Program] = []
+    programs: list[Program] = []
     for symbol in parsed.symbols:
         if not symbol.function or names[symbol.section] not in SECTIONS:
             continue
@@ -104,7 +105,7 @@ def parse(data: bytes) -> ObjectFile:
                       parsed.section("license").data)
 
 
-def _reference(parsed: elf.Elf, names: List[str], code: bytes, entry: elf.Relocation) -> MapReference:
+def _reference(parsed: elf.Elf, names: list[str], code: bytes, entry: elf.Relocation) -> MapReference:
     symbol = parsed.symbols[entry.symbol]
     if code[entry.offset] != _LD_IMM64:
         raise elf.ElfError("relocation at %d patches no 64-bit load" % entry.offset)

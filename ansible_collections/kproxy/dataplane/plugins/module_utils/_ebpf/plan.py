@@ -8,23 +8,24 @@ after them.
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Tuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 
 class Step(NamedTuple):
     """Writes to one map, all upserts before all deletes."""
 
     map: str
-    upserts: Dict[bytes, bytes]
-    deletes: List[bytes]
+    upserts: dict[bytes, bytes]
+    deletes: list[bytes]
 
 
 class MapPlan:
     """Wanted changes by map name. A key that is upserted is not deleted, in whatever order both were asked for."""
 
     def __init__(self) -> None:
-        self.upserts: Dict[str, Dict[bytes, bytes]] = {}
-        self.deletes: Dict[str, Dict[bytes, None]] = {}
+        self.upserts: dict[str, dict[bytes, bytes]] = {}
+        self.deletes: dict[str, dict[bytes, None]] = {}
 
     def put(self, name: str, key: bytes, value: bytes) -> None:
         """Ask for an element to hold this value."""
@@ -54,7 +55,7 @@ class MapPlan:
         for key in elements.deletes:
             self.remove(name, key)
 
-    def steps_by_map(self) -> Iterator[Tuple[str, Step]]:
+    def steps_by_map(self) -> Iterator[tuple[str, Step]]:
         """Yield the writes by map, in no particular order."""
         for name in sorted(set(self.upserts) | set(self.deletes)):
             yield name, Step(name, self.upserts.get(name, {}), list(self.deletes.get(name, ())))
@@ -75,8 +76,8 @@ class MapPlan:
                 yield Step(name, {}, list(self.deletes[name]))
 
 
-def diff_maps(wanted: Dict[str, Dict[bytes, bytes]], live: Dict[str, Dict[bytes, bytes]]) -> MapPlan:
-    """Return the plan that turns what the kernel holds into what is wanted; maps absent from `wanted` are left alone."""
+def diff_maps(wanted: Mapping[str, dict[bytes, bytes]], live: Mapping[str, dict[bytes, bytes]]) -> MapPlan:
+    """Return the plan that turns what the maps hold into what is wanted; maps absent from `wanted` are left alone."""
     plan = MapPlan()
     for name, elements in wanted.items():
         held = live.get(name, {})
@@ -92,13 +93,13 @@ def diff_maps(wanted: Dict[str, Dict[bytes, bytes]], live: Dict[str, Dict[bytes,
 class CapacityError(Exception):
     """The entries do not fit the maps. Nothing was written."""
 
-    def __init__(self, lacking: List[Tuple[str, int, int]]) -> None:
+    def __init__(self, lacking: list[tuple[str, int, int]]) -> None:
         self.lacking = lacking
         super().__init__("; ".join("map %s needs %d entries and has room for %d" % item for item in lacking))
 
 
-def check_capacity(needed: Dict[str, int], room: Dict[str, int]) -> None:
+def check_capacity(needed: dict[str, int], room: dict[str, int]) -> None:
     """Raise CapacityError naming every map that is too small."""
-    lacking = [(name, count, room[name]) for name, count in sorted(needed.items()) if name in room and count > room[name]]
+    lacking = [(name, count, room[name]) for name, count in sorted(needed.items()) if count > room.get(name, count)]
     if lacking:
         raise CapacityError(lacking)

@@ -3,7 +3,8 @@
 """The eBPF dataplane: socket load balancing on the node's cgroup, tc programs on its devices, nftables for the rest.
 
 What the eBPF path does not carry (SCTP) is carried by our nftables tables, which exist only while there is such a row,
-or while they still hold connections of a node that was switched over. `carriers` says which frontend is carried by what.
+or while they still hold connections of a node that was switched over. `carriers` says which
+frontend is carried by what.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loade
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import MapFull
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import NoCgroup2
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netns_cookie import own_netns_cookie
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
 
 _FAMILIES = (4, 6)
 _UDP = 17
@@ -66,14 +67,17 @@ _FAILURES = (OSError, KernelError, MapFull, LayoutMismatch, ForeignProgram, NoBp
 class Options(NamedTuple):
     """Settings of this backend alone.
 
-    host_only: sockets of pods are left to the packet path (service meshes, virtual machines). cgroup: the directory that
-    covers the node's processes, empty for the root of the hierarchy.
+    host_only: sockets of pods are left to the packet path (service meshes, virtual machines). cgroup: the directory
+    that covers the node's processes, empty for the root of the hierarchy.
     """
 
     root: str = DEFAULT_ROOT
     cgroup: str = ""
     host_only: bool = False
     protect_node_ports: bool = True
+
+
+DEFAULTS = Options()
 
 
 class EbpfPlan(NamedTuple):
@@ -104,7 +108,7 @@ class EbpfBackend:
     name = "ebpf"
 
     def __init__(
-        self, families: tuple[int, ...] = _FAMILIES, options: Options = Options(), nft: NftCommand | None = None
+        self, families: tuple[int, ...] = _FAMILIES, options: Options = DEFAULTS, nft: NftCommand | None = None
     ) -> None:
         self.options = options
         self.books = Books()
@@ -244,17 +248,14 @@ class EbpfBackend:
         """End what still leads to UDP endpoints that have gone and no longer serve: flows, then sockets."""
         if self._rules is None:
             raise AssertionError("used before plan_all()")
-        still: set[tuple[int, tuple[bytes, int]]] = set()
-        for name in {key[0] for key in ports}:
-            built = self._rules.built.get((name.namespace, name.name))
-            for port in built.ports if built is not None else ():
-                if port.name == name:
-                    still |= {(self.books.numbers.of(name), endpoint) for endpoint in port.serving}
-        dead = set()
-        for number, held in removed:
-            ip, port, _flags = layout.unpack_endpoint(held)
-            if (number, (ip, port)) not in still:
-                dead.add((number, ip, port))
+        still: set[tuple[int, bytes, int]] = set()
+        for service_port in {key[0] for key in ports}:
+            built = self._rules.built.get((service_port.namespace, service_port.name))
+            for part in built.ports if built is not None else ():
+                if part.name == service_port and self.books.numbers.known(service_port):
+                    number = self.books.numbers.of(service_port)
+                    still |= {(number, ip, port) for ip, port in part.serving}
+        dead = {(number, *layout.unpack_endpoint(held)[:2]) for number, held in removed} - still
         if not dead:
             return
         for family in _FAMILIES:
@@ -314,7 +315,8 @@ class EbpfBackend:
             count, now = 0, time.monotonic_ns()
             for family in _FAMILIES:
                 opened = self.plane.maps["flows%d" % family]
-                ended = [key for key, value in opened.dump().items() if flows.expired(flows.unpack_flow(key, value), now)]
+                held = opened.dump()
+                ended = [key for key, value in held.items() if flows.expired(flows.unpack_flow(key, value), now)]
                 opened.delete(ended)
                 count += len(ended)
             return count
@@ -340,7 +342,9 @@ class EbpfBackend:
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
-    def preview(self, plan: EbpfPlan) -> tuple[Mapping[FrontendKey, FrontendState], Mapping[FrontendKey, FrontendState]]:
+    def preview(
+        self, plan: EbpfPlan
+    ) -> tuple[Mapping[FrontendKey, FrontendState], Mapping[FrontendKey, FrontendState]]:
         """Return the frontends before and after a plan_all() that has not been committed."""
         before = self._states(read_rows(self._live))
         after = self._states(read_rows(self.books.wanted(_FAMILIES)))

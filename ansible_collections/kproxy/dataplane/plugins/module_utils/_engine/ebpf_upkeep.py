@@ -51,7 +51,8 @@ class EbpfUpkeep:
     def _run(self) -> None:
         deadline = time.monotonic() + COLLECT_SECONDS
         while True:
-            ready = select.select([self._events, self._wake_reader], [], [], max(0.0, deadline - time.monotonic()))[0]
+            wait = max(0.0, deadline - time.monotonic())
+            ready = select.select([self._events.fileno(), self._wake_reader], [], [], wait)[0]
             if self._wake_reader in ready:
                 return
             self._drain()

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Dict, List, Mapping, Optional, Set, Tuple
+from collections.abc import Mapping
+from functools import partial
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, programs
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file import ObjectFile, parse
@@ -46,19 +47,19 @@ class Unsupported(Exception):
 class Dataplane:
     """Owner of the pins. Use: open, fill by write(), attach, retire_old; later write() alone."""
 
-    def __init__(self, root: str = DEFAULT_ROOT, cgroup: Optional[str] = None) -> None:
+    def __init__(self, root: str = DEFAULT_ROOT, cgroup: str | None = None) -> None:
         self.root = root
         self.cgroup = cgroup
         self.directory = os.path.join(root, "v%d" % layout.SCHEMA)
         self.capabilities: Capabilities = probe()
-        self.objects: Dict[str, ObjectFile] = {
+        self.objects: dict[str, ObjectFile] = {
             "sock": parse(programs.unpack(sock.OBJECT)),
             "tc": parse(programs.unpack(tc.OBJECT)),
         }
-        self._packet_programs: Dict[int, Dict[str, int]] = {}
+        self._packet_programs: dict[int, dict[str, int]] = {}
         self.maps = MapSet(None)
         self._generation = 0
-        self._filtered: Set[int] = set()
+        self._filtered: set[int] = set()
 
     def exists(self) -> bool:
         """Whether anything of this schema is pinned."""
@@ -103,7 +104,7 @@ class Dataplane:
             raise
         return maps
 
-    def _generations(self) -> List[int]:
+    def _generations(self) -> list[int]:
         try:
             names = os.listdir(self.directory)
         except FileNotFoundError:
@@ -125,13 +126,13 @@ class Dataplane:
             if number != self._generation:
                 shutil.rmtree(os.path.join(self.directory, "maps_%d" % number))
 
-    def room(self) -> Dict[str, int]:
+    def room(self) -> dict[str, int]:
         """Return max_entries by map."""
         return {name: held.info.max_entries for name, held in self.maps.maps.items()}
 
     # -- elements ---------------------------------------------------------------------------------------------------
 
-    def read(self, names: Tuple[str, ...]) -> Dict[str, Dict[bytes, bytes]]:
+    def read(self, names: tuple[str, ...]) -> dict[str, dict[bytes, bytes]]:
         """Return the elements of the named maps that exist."""
         return {name: self.maps[name].dump() for name in names if name in self.maps.maps}
 
@@ -143,7 +144,7 @@ class Dataplane:
                 opened.update(step.upserts)
             opened.delete(step.deletes)
 
-    def settings(self) -> Optional[layout.Settings]:
+    def settings(self) -> layout.Settings | None:
         """Return the node's settings, None before the first write."""
         data = self.maps["settings"].get(ZERO)
         return layout.Settings.unpack(data) if data and any(data) else None
@@ -152,7 +153,7 @@ class Dataplane:
         """Write the node's settings."""
         self.maps["settings"].put(ZERO, settings.pack())
 
-    def reasons(self) -> Dict[str, int]:
+    def reasons(self) -> dict[str, int]:
         """Return the counters of refused and dropped calls and packets, summed over processors."""
         per_cpu = _possible_cpus()
         found = {}
@@ -163,7 +164,7 @@ class Dataplane:
 
     # -- programs ---------------------------------------------------------------------------------------------------
 
-    def attach(self) -> Dict[str, str]:
+    def attach(self) -> dict[str, str]:
         """Load the programs and put them on their hooks; what happened to each hook, by its name.
 
         All programs are loaded before the first hook is touched, so a refusal by the verifier changes nothing.
@@ -177,14 +178,14 @@ class Dataplane:
                 attach_type = kinds[section]
                 done[section] = bpf_link.adopt_or_create(
                     self._link_pin(section), descriptor,
-                    lambda program, at=attach_type: bpf.link_create(program, directory, at))
+                    partial(_attach_to_cgroup, directory, attach_type))
             return done
         finally:
             os.close(directory)
             for descriptor in loaded.values():
                 os.close(descriptor)
 
-    def attach_devices(self, swap: bool) -> Dict[str, int]:
+    def attach_devices(self, swap: bool) -> dict[str, int]:
         """Put the packet programs on every device that lacks them, or on every device; index by name.
 
         `swap`: load the programs anew, for maps that have changed. Links of devices that are gone are unpinned.
@@ -213,7 +214,7 @@ class Dataplane:
                     os.unlink(path)
         return {name: index for name, (index, _hardware) in found.items()}
 
-    def _packet_program(self, link_header: int) -> Dict[str, int]:
+    def _packet_program(self, link_header: int) -> dict[str, int]:
         if link_header not in self._packet_programs:
             loaded = load_programs(self.objects["tc"], self.maps, {"link_header": link_header})
             self._packet_programs[link_header] = {section.partition("/")[2]: fd for section, fd in loaded.items()}
@@ -228,7 +229,7 @@ class Dataplane:
     def _link_pin(self, hook: str) -> str:
         return os.path.join(self.directory, "links", hook.replace("/", "_"))
 
-    def attached(self) -> Dict[str, Tuple[str, int]]:
+    def attached(self) -> dict[str, tuple[str, int]]:
         """Return (program name, target) of every pinned link by hook; target 0 means the hook is gone."""
         found = {}
         folder = os.path.join(self.directory, "links")
@@ -265,6 +266,10 @@ class Dataplane:
         """Close all descriptors; what is pinned keeps working."""
         self._close_packet_programs()
         self.maps.close()
+
+
+def _attach_to_cgroup(directory: int, attach_type: int, program: int) -> int:
+    return bpf.link_create(program, directory, attach_type)
 
 
 def _possible_cpus() -> int:

@@ -39,8 +39,9 @@ def adopt_or_create(pin: str, program: int, attach: Callable[[int], int]) -> str
             return "kept"
         expected = bpf.program_by_number(held.program)
         try:
-            if bpf.program_info(expected).name != wanted.name:
-                raise ForeignProgram("%s holds program %s, not %s" % (pin, bpf.program_info(expected).name, wanted.name))
+            name = bpf.program_info(expected).name
+            if name != wanted.name:
+                raise ForeignProgram("%s holds program %s, not %s" % (pin, name, wanted.name))
             bpf.link_update(link, program, expected)
         except OSError as error:
             if error.errno != errno.ENOLINK:

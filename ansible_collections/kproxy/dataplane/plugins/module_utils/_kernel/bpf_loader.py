@@ -10,7 +10,7 @@ are taken back, so nothing stays half-loaded.
 from __future__ import annotations
 
 import os
-from typing import Dict, List, Mapping, Optional, Set, Tuple
+from collections.abc import Mapping
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.btf import MapDefinition
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file import RODATA, ObjectFile
@@ -47,15 +47,15 @@ def adopt_map(path: str, wanted: MapDefinition, max_entries: int) -> BpfMap:
 class MapSet:
     """The maps shared by all programs of a node, pinned in one directory (or not pinned, when it is None)."""
 
-    def __init__(self, directory: Optional[str]) -> None:
+    def __init__(self, directory: str | None) -> None:
         self.directory = directory
-        self.maps: Dict[str, BpfMap] = {}
-        self.created: List[str] = []
+        self.maps: dict[str, BpfMap] = {}
+        self.created: list[str] = []
 
     def __getitem__(self, name: str) -> BpfMap:
         return self.maps[name]
 
-    def ensure(self, definitions: Tuple[MapDefinition, ...], sizes: Mapping[str, int]) -> None:
+    def ensure(self, definitions: tuple[MapDefinition, ...], sizes: Mapping[str, int]) -> None:
         """Adopt or create every map of `definitions`; `sizes` raises max_entries by map name."""
         if self.directory is not None:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
@@ -92,13 +92,13 @@ class MapSet:
 
 
 def load_programs(parsed: ObjectFile, maps: MapSet, constants: Mapping[str, int],
-                  only: Optional[Set[str]] = None) -> Dict[str, int]:
+                  only: set[str] | None = None) -> dict[str, int]:
     """Load the programs of an object (all, or the sections in `only`); return descriptors by section name.
 
     `constants` sets variables of .rodata, which is frozen before loading, so that the verifier removes dead branches.
     """
     descriptors = {name: opened.fd for name, opened in maps.maps.items()}
-    loaded: Dict[str, int] = {}
+    loaded: dict[str, int] = {}
     if parsed.rodata:
         data = parsed.rodata_with(constants)
         descriptors[RODATA] = bpf.map_create("kp_rodata", _ARRAY, 4, len(data), 1, _F_RDONLY_PROG)

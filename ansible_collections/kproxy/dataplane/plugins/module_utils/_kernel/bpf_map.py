@@ -12,7 +12,7 @@ import ctypes
 import errno
 import os
 import struct
-from typing import Dict, Iterable, Mapping, Optional
+from collections.abc import Iterable, Mapping
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 
@@ -40,7 +40,7 @@ class BpfMap:
             os.close(self.fd)
             self.fd = -1
 
-    def get(self, key: bytes) -> Optional[bytes]:
+    def get(self, key: bytes) -> bytes | None:
         """Return one value or None."""
         return bpf.map_lookup(self.fd, key, self.info.value_size)
 
@@ -81,7 +81,7 @@ class BpfMap:
             return MapFull(self.name, self.info.max_entries)
         return error
 
-    def dump(self) -> Dict[bytes, bytes]:
+    def dump(self) -> dict[bytes, bytes]:
         """Return all elements of a hash or LRU hash (batched where the kernel can, else one by one)."""
         try:
             return self._dump_batched()
@@ -90,8 +90,8 @@ class BpfMap:
                 raise
             return self._dump_single()
 
-    def _dump_batched(self) -> Dict[bytes, bytes]:
-        found: Dict[bytes, bytes] = {}
+    def _dump_batched(self) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = {}
         key_size, value_size = self.info.key_size, self.info.value_size
         room = min(max(self.info.max_entries, 64), 16384)
         cursor = ctypes.create_string_buffer(max(key_size, 8))
@@ -121,8 +121,8 @@ class BpfMap:
             cursor, first = following, False
         return found
 
-    def _dump_single(self) -> Dict[bytes, bytes]:
-        found: Dict[bytes, bytes] = {}
+    def _dump_single(self) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = {}
         for key in self.keys():
             value = self.get(key)
             if value is not None:

@@ -8,7 +8,7 @@ import ctypes
 import errno
 import os
 import struct
-from typing import List, NamedTuple
+from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import NoCgroup2, mount_point
@@ -27,12 +27,12 @@ class Capabilities(NamedTuple):
     socket_hooks: bool
     set_retval: bool
     tcx: bool
-    missing: List[str]
+    missing: list[str]
 
 
 def probe() -> Capabilities:
     """Try every gate once; loads a handful of two-instruction programs and attaches none."""
-    missing: List[str] = []
+    missing: list[str] = []
     sockets = _loads(_SOCK_ADDR, _CONNECT4, _RETURN_ONE) and _loads(_SOCK_ADDR, _GETPEERNAME4, _RETURN_ONE)
     if not sockets:
         missing.append("cgroup socket address hooks (Linux 5.8): sockets are not translated")

@@ -12,7 +12,7 @@ import ctypes
 import os
 import platform
 import struct
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple
 
 _NUMBERS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "loongarch64": 280}
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -72,7 +72,7 @@ def call(command: int, attributes: bytes) -> ctypes.Array[ctypes.c_char]:
     return _call(command, attributes)[1]
 
 
-def _call(command: int, attributes: bytes) -> Tuple[int, ctypes.Array[ctypes.c_char]]:
+def _call(command: int, attributes: bytes) -> tuple[int, ctypes.Array[ctypes.c_char]]:
     number = _NUMBERS.get(platform.machine())
     if number is None:
         raise OSError(38, "bpf(2) has no known number on %s" % platform.machine())
@@ -112,7 +112,7 @@ def map_freeze(descriptor: int) -> None:
     call(MAP_FREEZE, struct.pack("=I", descriptor))
 
 
-def map_lookup(descriptor: int, key: bytes, value_size: int) -> Optional[bytes]:
+def map_lookup(descriptor: int, key: bytes, value_size: int) -> bytes | None:
     """Return one value, None if the key is absent."""
     key_buffer = ctypes.create_string_buffer(key, len(key))
     value = ctypes.create_string_buffer(value_size)
@@ -216,7 +216,7 @@ def link_create(program: int, target: int, attach_type: int, flags: int = 0) -> 
     return _fd(LINK_CREATE, struct.pack("=IIII", program, target, attach_type, flags) + b"\0" * 32)
 
 
-def link_update(link: int, program: int, expected: Optional[int] = None) -> None:
+def link_update(link: int, program: int, expected: int | None = None) -> None:
     """Swap the program of a link, only if it holds `expected` when given (EPERM otherwise). ENOLINK: target is gone."""
     call(LINK_UPDATE, struct.pack("=IIII", link, program, F_REPLACE if expected is not None else 0, expected or 0))
 
@@ -231,7 +231,7 @@ def program_by_number(number: int) -> int:
     return _fd(PROG_GET_FD_BY_ID, struct.pack("=III", number, 0, 0))
 
 
-def attached_programs(target: int, attach_type: int) -> Tuple[int, ...]:
+def attached_programs(target: int, attach_type: int) -> tuple[int, ...]:
     """Ids of the programs on a hook, in the order they run. `target`: cgroup descriptor or interface index."""
     room = 64
     numbers = (ctypes.c_uint32 * room)()
@@ -248,8 +248,8 @@ class RunResult(NamedTuple):
     packet: bytes
 
 
-def test_run(program: int, packet: bytes, context: bytes = b"") -> RunResult:
-    """Run a packet program once on `packet` (Ethernet header first), with an optional context (struct __sk_buff)."""
+def run_once(program: int, packet: bytes, context: bytes) -> RunResult:
+    """Run a packet program once on `packet` (Ethernet header first), with a context (struct __sk_buff; may be empty)."""
     data = ctypes.create_string_buffer(packet, len(packet))
     out = ctypes.create_string_buffer(len(packet) + 512)
     ctx = ctypes.create_string_buffer(context, max(len(context), 1))

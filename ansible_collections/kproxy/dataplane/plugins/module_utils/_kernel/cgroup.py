@@ -8,7 +8,6 @@ A socket belongs to the cgroup of the process that made it. On a node of its own
 from __future__ import annotations
 
 import os
-from typing import Optional
 
 
 class NoCgroup2(Exception):
@@ -26,6 +25,6 @@ def mount_point(mounts: str = "/proc/self/mounts") -> str:
                     % mounts)
 
 
-def open_directory(path: Optional[str] = None) -> int:
+def open_directory(path: str | None = None) -> int:
     """Open a cgroup directory (default: the root of the hierarchy) for attaching."""
     return os.open(path or mount_point(), os.O_RDONLY | os.O_DIRECTORY)

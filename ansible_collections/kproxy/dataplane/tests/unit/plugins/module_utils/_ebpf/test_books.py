@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import ipaddress
-import itertools
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -133,7 +132,7 @@ def test_nothing_changed_is_an_empty_plan() -> None:
     assert node.change(service(), slice_of(["10.244.2.1"])).empty
 
 
-STORY = [
+STORY: list[list[Change]] = [
     [service(), slice_of(["10.244.2.1"])],
     [service("db", "10.96.0.2", type="NodePort"), slice_of(["10.244.3.1", "10.244.3.2"], "db")],
     [slice_of(["10.244.2.%d" % number for number in range(1, 9)])],
@@ -211,7 +210,7 @@ def test_case_22_a_collision_is_undone_without_a_wrong_moment() -> None:
     changed = set(plan.upserts["frontends4"])
     assert changed == {layout.frontend_key(*WEB), layout.frontend_key(*other)}
     for step in plan.steps():
-        for key, data in itertools.chain(step.upserts.items()):
+        for key, data in step.upserts.items():
             node.kernel.maps[step.map][key] = data
             if step.map == "frontends4":
                 for frontend, row in read_rows(node.kernel.maps).items():
