@@ -55,7 +55,8 @@ options:
     type: path
   host_namespace_only:
     description:
-      - Leave the sockets of pods alone and translate their packets instead, as service meshes and virtual machines need.
+      - Leave the sockets of pods alone and translate their packets instead, as service meshes and virtual machines
+        need.
     type: bool
     default: false
 requirements:

@@ -249,7 +249,7 @@ class RunResult(NamedTuple):
 
 
 def run_once(program: int, packet: bytes, context: bytes) -> RunResult:
-    """Run a packet program once on `packet` (Ethernet header first), with a context (struct __sk_buff; may be empty)."""
+    """Run a packet program once on `packet` (Ethernet header first), with a struct __sk_buff (may be empty)."""
     data = ctypes.create_string_buffer(packet, len(packet))
     out = ctypes.create_string_buffer(len(packet) + 512)
     ctx = ctypes.create_string_buffer(context, max(len(context), 1))

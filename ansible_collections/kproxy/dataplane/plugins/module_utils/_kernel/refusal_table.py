@@ -18,10 +18,8 @@ TABLE = "inet kproxy-refuse"
 def text(mark: int) -> str:
     """Return the table; loading it again replaces it at once."""
     rule = "meta mark & %#010x == %#010x reject" % (mark, mark)
-    chains = "".join(
-        "  chain filter-%s {\n    type filter hook %s priority filter; policy accept;\n    %s\n  }\n" % (hook, hook, rule)
-        for hook in ("input", "forward")
-    )
+    chain = "  chain filter-%s {\n    type filter hook %s priority filter; policy accept;\n    %s\n  }\n"
+    chains = "".join(chain % (hook, hook, rule) for hook in ("input", "forward"))
     return "table %s {}\ndelete table %s\ntable %s {\n%s}\n" % (TABLE, TABLE, TABLE, chains)
 
 

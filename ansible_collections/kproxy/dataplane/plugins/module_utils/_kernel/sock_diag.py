@@ -56,7 +56,8 @@ def destroy(target: Socket) -> bool:
     """Close a socket; False if it was gone. Raises NetlinkError (EOPNOTSUPP: the kernel cannot)."""
     with NetlinkSocket(_NETLINK_SOCK_DIAG) as connection:
         try:
-            connection.request("close a socket", _SOCK_DESTROY, _request(target.family, target.protocol, target.identity))
+            request = _request(target.family, target.protocol, target.identity)
+            connection.request("close a socket", _SOCK_DESTROY, request)
         except NetlinkError as error:
             if error.errno != errno.ENOENT:
                 raise

@@ -1,0 +1,172 @@
+"""The programs by themselves: through the verifier within their budget, and one packet at a time."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows, layout, object_file, programs
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock, tc
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet, load_programs
+
+#: Instructions the verifier may walk, by the kind of program. The kernel's limit is a million; growth is to be seen.
+BUDGETS = {"cgroup": 3000, "tcx": 50000}
+VARIANTS = [
+    pytest.param("sock", {"has_set_retval": 1}, id="sock"),
+    pytest.param("sock", {"has_set_retval": 0}, id="sock-without-set-retval"),
+    pytest.param("tc", {"link_header": 14}, id="tc-ethernet"),
+    pytest.param("tc", {"link_header": 0}, id="tc-no-link-header"),
+]
+OBJECTS = {"sock": object_file.parse(programs.unpack(sock.OBJECT)), "tc": object_file.parse(programs.unpack(tc.OBJECT))}
+
+CLIENT, VIP, POD, NODE = (ipaddress.ip_address(ip).packed for ip in (
+    "198.51.100.9", "10.96.0.1", "10.244.1.5", "192.0.2.11"))
+UNSPEC, SHOT = 0xFFFFFFFF, 2
+
+
+@pytest.mark.parametrize(("name", "constants"), VARIANTS)
+def test_the_verifier_accepts_within_the_budget(name: str, constants: dict[str, int]) -> None:
+    maps = MapSet(None)
+    try:
+        maps.ensure(OBJECTS[name].maps, {})
+        loaded = load_programs(OBJECTS[name], maps, constants)
+        for section, descriptor in loaded.items():
+            walked = bpf.program_info(descriptor).verified
+            os.close(descriptor)
+            assert 0 < walked <= BUDGETS[section.partition("/")[0]], section
+    finally:
+        maps.close()
+
+
+class Programs:
+    """The packet programs with maps of their own, attached to nothing."""
+
+    def __init__(self) -> None:
+        self.maps = MapSet(None)
+        self.maps.ensure(OBJECTS["tc"].maps, {})
+        self.loaded = load_programs(OBJECTS["tc"], self.maps, {})
+        self.maps["settings"].put(bytes(4), layout.Settings(1, 0, 2, NODE, bytes(16), 0x2000).pack())
+        self.maps["slots4"].put(layout.slot_key(2, 0), layout.endpoint(POD, 8080))
+        self.maps["cluster_ips4"].put(VIP, b"\1\0\0\0")
+
+    def frontend(self, answer: int, flags: int = 0) -> None:
+        value = layout.FrontendValue(1, 1, 0, 0, (answer, answer, answer), flags)
+        self.maps["frontends4"].put(layout.frontend_key(4, VIP, 6, 80), value.pack())
+
+    def ingress(self, packet: bytes) -> bpf.RunResult:
+        return bpf.run_once(self.loaded["tcx/ingress"], packet, b"")
+
+    def egress(self, packet: bytes) -> bpf.RunResult:
+        return bpf.run_once(self.loaded["tcx/egress"], packet, b"")
+
+    def close(self) -> None:
+        for descriptor in self.loaded.values():
+            os.close(descriptor)
+        self.maps.close()
+
+
+@pytest.fixture
+def loaded() -> Iterator[Programs]:
+    made = Programs()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def checksum(data: bytes) -> int:
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def tcp4(source: bytes, destination: bytes, sport: int, dport: int, flags: int = 2) -> bytes:
+    """Return an Ethernet frame with a TCP packet whose checksums are right."""
+    segment = struct.pack("!HHIIBBHHH", sport, dport, 1, 0, 0x50, flags, 1024, 0, 0)
+    pseudo = source + destination + struct.pack("!BBH", 0, 6, len(segment))
+    segment = segment[:16] + struct.pack("!H", checksum(pseudo + segment)) + segment[18:]
+    header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(segment), 7, 0, 64, 6, 0) + source + destination
+    header = header[:10] + struct.pack("!H", checksum(header)) + header[12:]
+    return bytes(12) + b"\x08\x00" + header + segment
+
+
+def tuple_of(frame: bytes) -> tuple[bytes, bytes, int, int]:
+    """Return addresses and ports, after checking both checksums."""
+    header, segment = frame[14:34], frame[34:]
+    assert checksum(header) == 0
+    assert checksum(header[12:20] + struct.pack("!BBH", 0, 6, len(segment)) + segment) == 0
+    return (header[12:16], header[16:20], *struct.unpack_from("!HH", segment))
+
+
+def test_a_packet_of_others_passes_unchanged(loaded: Programs) -> None:
+    packet = tcp4(CLIENT, POD, 40000, 8080)
+    assert loaded.ingress(packet) == (UNSPEC, packet)
+    assert loaded.egress(packet) == (UNSPEC, packet)
+
+
+def test_a_life_without_masquerade(loaded: Programs) -> None:
+    loaded.frontend(0)
+    verdict, packet = loaded.ingress(tcp4(CLIENT, VIP, 40000, 80))
+    assert (verdict, tuple_of(packet)) == (UNSPEC, (CLIENT, POD, 40000, 8080))
+    assert tuple_of(loaded.egress(packet).packet) == (CLIENT, POD, 40000, 8080)
+    assert tuple_of(loaded.egress(tcp4(POD, CLIENT, 8080, 40000, 0x12)).packet) == (VIP, CLIENT, 80, 40000)
+
+
+def test_a_life_with_masquerade(loaded: Programs) -> None:
+    loaded.frontend(layout.MASQUERADE)
+    packet = loaded.ingress(tcp4(CLIENT, VIP, 40000, 80)).packet
+    assert tuple_of(packet) == (CLIENT, POD, 40000, 8080)
+    source, destination, port, endpoint_port = tuple_of(loaded.egress(packet).packet)
+    assert (source, destination, endpoint_port) == (NODE, POD, 8080)
+    assert 16384 <= port < 30000
+    packet = loaded.ingress(tcp4(POD, NODE, 8080, port, 0x12)).packet
+    assert tuple_of(packet) == (POD, CLIENT, 8080, 40000)
+    assert tuple_of(loaded.egress(packet).packet) == (VIP, CLIENT, 80, 40000)
+
+
+def test_a_second_frontend_of_the_same_client_port_gets_another_port(loaded: Programs) -> None:
+    other = ipaddress.ip_address("10.96.0.2").packed
+    loaded.frontend(0)
+    value = layout.FrontendValue(1, 1, 0, 0, (0, 0, 0), 0).pack()
+    loaded.maps["frontends4"].put(layout.frontend_key(4, other, 6, 80), value)
+    first = tuple_of(loaded.ingress(tcp4(CLIENT, VIP, 40000, 80)).packet)
+    second = tuple_of(loaded.ingress(tcp4(CLIENT, other, 40000, 80)).packet)
+    assert first[2] == 40000
+    assert second[2] != 40000
+    answer = loaded.egress(tcp4(POD, CLIENT, 8080, second[2], 0x12)).packet
+    assert tuple_of(answer) == (other, CLIENT, 80, 40000)
+
+
+VERDICTS = [
+    pytest.param(layout.DROP, 0, 80, SHOT, "no-local-endpoint", id="drop"),
+    pytest.param(layout.REJECT, 0, 80, UNSPEC, "no-endpoint", id="reject-by-mark"),
+    pytest.param(layout.DNAT, layout.FRONTEND_RANGES, 80, SHOT, "source-range", id="source-range"),
+    pytest.param(layout.DNAT, 0, 81, UNSPEC, "undefined-port", id="undefined-port"),
+]
+
+
+@pytest.mark.parametrize(("answer", "flags", "port", "verdict", "reason"), VERDICTS)
+def test_verdicts_are_counted(
+    loaded: Programs, answer: int, flags: int, port: int, verdict: int, reason: str
+) -> None:
+    loaded.frontend(answer, flags)
+    packet = tcp4(CLIENT, VIP, 40000, port)
+    assert loaded.ingress(packet) == (verdict, packet)
+    index = layout.REASONS.index(reason).to_bytes(4, "little")
+    held = bpf.map_lookup(loaded.maps["reasons"].fd, index, 8 * 256)
+    assert held is not None
+    assert sum(struct.unpack("=256Q", held)) == 1
+
+
+def test_the_end_of_a_connection_is_marked(loaded: Programs) -> None:
+    loaded.frontend(0)
+    loaded.ingress(tcp4(CLIENT, VIP, 40000, 80))
+    loaded.ingress(tcp4(CLIENT, VIP, 40000, 80, 0x11))
+    held = [flows.unpack_flow(key, value) for key, value in loaded.maps["flows4"].dump().items()]
+    assert [flow.flags for flow in held if flow.hook == flows.INGRESS] == [flows.FORWARD | flows.CLOSING]
