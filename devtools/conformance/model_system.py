@@ -99,7 +99,8 @@ class ModelSystem:
             seconds = frontend.affinity_seconds
             self._pins[pin_key] = _Pin(server, self._now + seconds)
         masqueraded = choices[server] in outcome.masqueraded
-        source = self._case.node.addresses[0] if masqueraded and self._case.node.addresses else client.ip
+        own = next((ip for ip in self._case.node.addresses if family(ip) == family(client.ip)), client.ip)
+        source = own if masqueraded else client.ip
         return Observation(ANSWERED, shot.number, server, source, not masqueraded, affinity_seconds=seconds)
 
     def insert_conntrack(self, entries: Sequence[ConntrackEntry]) -> None:
