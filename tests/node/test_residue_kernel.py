@@ -283,6 +283,17 @@ def test_the_way_back_when_foreign_rules_went_meanwhile(node: Namespace) -> None
     assert "-j KUBE-EXTERNAL-SERVICES" in saved
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_way_back_when_some_jumps_are_still_there(node: Namespace, backend: str) -> None:
+    node.run(f"iptables-{backend}-restore", stdin=(CASES / "16-kube-residue-iptables" / "before.txt").read_text())
+    before = node.save(f"iptables-{backend}-save")
+    script = node.undo_script()
+    node.run(f"iptables-{backend}", "-t", "nat", "-D", "PREROUTING", "1")
+    node.run(f"iptables-{backend}", "-t", "nat", "-F", "KUBE-SERVICES")
+    node.run("sh", "-c", script)
+    assert node.save(f"iptables-{backend}-save") == before
+
+
 def test_the_way_back_brings_sets_and_the_rules_that_name_them(node: Namespace) -> None:
     case = CASES / "17-ipvs-residue-keep-foreign"
     node.run("ipset", "restore", stdin=(case / "ipset-save.txt").read_text())

@@ -60,9 +60,7 @@ def without_kube_proxy(documents: Sequence[dict[str, Any]], upgrade: bool = Fals
         raise AnsibleFilterError(f"kproxy.dataplane.without_kube_proxy: {error}") from error
     for warning in amended.warnings:
         Display().warning(warning)
-    return [
-        kubelet.amend(item) if item.get("kind") == "KubeletConfiguration" else item for item in amended.documents
-    ]
+    return [kubelet.amend(item) if item.get("kind") == "KubeletConfiguration" else item for item in amended.documents]
 
 
 class FilterModule:

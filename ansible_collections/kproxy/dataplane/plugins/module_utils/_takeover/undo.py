@@ -52,8 +52,9 @@ def _iptables(saved: Saved) -> Iterable[str]:
     for restore in saved.removal.restores:
         surface = surfaces[restore.backend, restore.family]
         tool = shlex.quote(saved.iptables_restore[restore.backend, restore.family]) + " --noflush --wait 10"
-        # Whether the table was changed yet is not known: removing first makes both starting points one.
-        yield _here(f"{tool} 2>/dev/null", restore.text)
+        # Which jumps are still there is not known. Each goes on its own, as one that is missing would keep the others.
+        for rule in restore.unlinked:
+            yield _here(f"{tool} 2>/dev/null", f"*{restore.table}\n{rule.deletion}\nCOMMIT\n")
         yield "exact=yes\n" + _here(f"{tool} 2>/dev/null", restoration(surface, restore), "exact=no")
         yield 'if [ "$exact" = no ]; then\n' + _here(tool, restoration(surface, restore, on_top=True)) + "fi\n"
 
