@@ -15,7 +15,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert, parse
-from devtools.bench import objects
+from devtools.bench import ebpf_backend, objects
 
 CHANGES = 200
 
@@ -48,9 +48,7 @@ def main(services: int, endpoints: int, backend: str) -> dict[str, float]:
 
 def _backend(name: str, config: ProxyConfig) -> Backend:
     if name == "ebpf":
-        from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
-
-        return EbpfBackend(config.families)
+        return ebpf_backend.make(config)
     return NftablesBackend(config.families)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.structure import list_chains
 from ansible_collections.kproxy.dataplane.plugins.plugin_utils._bundle import build
-from devtools.bench import objects
+from devtools.bench import ebpf_backend, objects
 from devtools.bootstrap import ROOT
 from devtools.conformance.netns import NetworkNamespace
 from devtools.control_plane import StandIn
@@ -148,6 +148,7 @@ def _config(folder: Path, kubeconfig: Path, backend: str) -> dict[str, Any]:
             "source": "api",
             "socketPath": str(folder / "kproxyd.sock"),
             "stateDirectory": str(folder / "state"),
+            **(ebpf_backend.places() if backend == "ebpf" else {}),
         },
     }
 
