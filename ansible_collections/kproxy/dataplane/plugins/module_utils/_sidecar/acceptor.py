@@ -20,15 +20,18 @@ PAUSE_SECONDS = 0.5
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
 
 
-def listening_socket(family: int, address: str, port: int) -> socket.socket:
-    """Return a listening TCP socket of one family ("" is every address); OSError if it cannot be bound."""
+def listening_socket(family: int, address: str, port: int, both_families: bool = False) -> socket.socket:
+    """Return a listening TCP socket ("" is every address); OSError if it cannot be bound.
+
+    A socket of family 6 takes IPv6 connections alone, so that a listener per family can tell its own family's state,
+    unless both_families asks for IPv4 connections as well.
+    """
     kind = socket.AF_INET if family == 4 else socket.AF_INET6
     listener = socket.socket(kind, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == 6:
-            # One listener per family: each reports its own family's state.
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if both_families else 1)
         listener.bind((address, port))
         listener.listen(128)
     except OSError:

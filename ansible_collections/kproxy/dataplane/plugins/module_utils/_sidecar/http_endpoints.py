@@ -81,9 +81,11 @@ class HttpEndpoint:
 
     def open(self, hard_fail: bool) -> None:
         """Listen now, or keep trying. Raises OSError instead if it is to fail hard."""
-        address = "" if self._bind.address in ("0.0.0.0", "::") else self._bind.address
+        bind = self._bind
+        address = "" if bind.address in ("0.0.0.0", "::") else bind.address
         try:
-            listener = listening_socket(self._bind.family, address, self._bind.port)
+            # [::] means every address of both families, as it does to kube-proxy.
+            listener = listening_socket(bind.family, address, bind.port, both_families=bind.address == "::")
         except OSError as error:
             if hard_fail:
                 raise
