@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -74,13 +75,13 @@ def _player(options: argparse.Namespace) -> runner.PlayCase:
     return partial(_play_packets, options.backend, options.self_check, options.engine)
 
 
-def _play_model(case: Case) -> list[str]:
+def _play_model(case: Case) -> runner.Played:
     doubles = population.doubles(case)
     story = Story(case, doubles, Circumstances(case.node.addresses))
-    return list(play(story, ModelSystem(case)))
+    return runner.Played(list(play(story, ModelSystem(case))), story.tally)
 
 
-def _play_packets(backend: str, self_check: bool, engine: bool, case: Case) -> list[str]:
+def _play_packets(backend: str, self_check: bool, engine: bool, case: Case) -> runner.Played:
     case = timescale.shorten(case)
     doubles = population.doubles(case)
     kept_free = frozenset() if self_check else unserved(case)
@@ -91,7 +92,8 @@ def _play_packets(backend: str, self_check: bool, engine: bool, case: Case) -> l
         product = _product(backend, self_check, engine, extra)
         system = PacketSystem(case, doubles, product, node_cgroup)
         stack.callback(system.close)
-        return list(play(Story(case, doubles, at), system))
+        story = Story(case, doubles, at)
+        return runner.Played(list(play(story, system)), story.tally)
 
 
 def _product(backend: str, self_check: bool, engine: bool, extra: dict[str, Any]) -> Product:
@@ -114,7 +116,9 @@ def _report(results: Iterator[runner.Result], total: int, options: argparse.Name
     """Print one line per failing case and the closing line; progress goes to a terminal only."""
     begin = time.monotonic()
     passed = failed = skipped = 0
+    accepted: Counter[str] = Counter()
     for number, result in enumerate(results, 1):
+        accepted.update(result.accepted)
         if result.skipped is not None:
             skipped += 1
             _line(f"SKIP {result.name}: {result.skipped}")
@@ -132,6 +136,9 @@ def _report(results: Iterator[runner.Result], total: int, options: argparse.Name
             print(f"\r{number}/{total} cases, {failed} failed ", end="", file=sys.stderr, flush=True)
         elif number % 50 == 0 or number == total:
             print(f"{number}/{total} cases after {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+    for what, count in accepted.items():
+        if count:
+            _line(f"accepted: {count} {what}")
     _line(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 

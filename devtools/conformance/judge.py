@@ -141,6 +141,18 @@ def _judge_masquerade(probe: Probe, seen: Sequence[Observation], at: Circumstanc
     return list(problems)
 
 
+def needless_masquerades(probe: Probe, seen: Sequence[Observation], at: Circumstances) -> int:
+    """How many connections of a client to itself were accepted unmasqueraded although the case wants masquerade."""
+    wanted = probe.expect.masquerade
+    if not at.needless_masquerade or wanted is None:
+        return 0
+    return sum(
+        one.source_kept and one.server.ip == probe.client.ip and wanted.get(one.server, False)
+        for one in seen
+        if one.server is not None
+    )
+
+
 def _judge_pins(
     probe: Probe, seen: Sequence[Observation], history: Mapping[str, Mapping[int, SocketAddress]]
 ) -> list[str]:

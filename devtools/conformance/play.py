@@ -6,17 +6,18 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from devtools.conformance import facts
 from devtools.conformance.corpus import Case, Client, ConntrackEntry, Probe, Scope
 from devtools.conformance.facts import HttpResponse
-from devtools.conformance.judge import Circumstances, History, judge, skew
+from devtools.conformance.judge import Circumstances, History, judge, needless_masquerades, skew
 from devtools.conformance.observation import ANSWERED, Observation
 from devtools.conformance.population import has_affinity, is_pinned
 from devtools.conformance.traffic import Shot
 
+NEEDLESS_MASQUERADE = "connections of a pod to itself without masquerade"
 FEW = 2
 """Connections for a verdict that leaves nothing to chance."""
 DOUBTFUL_DEVIATIONS, SURE_PER_ENDPOINT = 3.0, 80
@@ -57,6 +58,8 @@ class Story:
     case: Case
     doubles: Mapping[str, list[str]]
     circumstances: Circumstances
+    tally: Counter[str] = field(default_factory=Counter)
+    """What was accepted although it is not to the letter, by what it is."""
 
     def clients(self, probe: Probe) -> list[Client]:
         client = probe.client
@@ -148,6 +151,7 @@ def _probe_all(story: Story, system: System, probes: Sequence[Probe], history: H
             story.circumstances.unserved,
             story.circumstances.needless_masquerade,
         )
+        story.tally[NEEDLESS_MASQUERADE] += needless_masquerades(probe, got, at)
         for problem in judge(probe, got, history, at):
             yield f"{probe}: {problem}"
         if probe.id is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -15,7 +15,16 @@ from devtools.conformance.corpus import Case
 CASE_SECONDS = 180.0
 """A case that takes longer is stuck."""
 
-PlayCase = Callable[[Case], list[str]]
+
+@dataclass(frozen=True)
+class Played:
+    """How a case went: what is wrong, and what was accepted although it is not to the letter."""
+
+    problems: Sequence[str]
+    accepted: Mapping[str, int]
+
+
+PlayCase = Callable[[Case], Played]
 
 
 class Skipped(Exception):
@@ -28,20 +37,22 @@ class Result:
     problems: tuple[str, ...] = ()
     skipped: str | None = None
     seconds: float = 0.0
+    accepted: Mapping[str, int] = field(default_factory=dict)
 
 
 def _run_one(play: PlayCase, case: Case) -> Result:
     begin = time.monotonic()
     try:
-        problems = tuple(play(case))
+        played = play(case)
     except Skipped as reason:
         return Result(case.name, skipped=str(reason), seconds=time.monotonic() - begin)
     except Exception as error:
         # A crash is a failing case, not the end of the run; its last frame says where to look.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
-        problems = (f"{type(error).__name__} at {where}: {' '.join(str(error).split())}",)
-    return Result(case.name, problems, seconds=time.monotonic() - begin)
+        played = Played([f"{type(error).__name__} at {where}: {' '.join(str(error).split())}"], {})
+    seconds = time.monotonic() - begin
+    return Result(case.name, tuple(played.problems), seconds=seconds, accepted=dict(played.accepted))
 
 
 def _child(play: PlayCase, case: Case, pipe: Connection) -> None:
