@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPException, HTTPSConnection
+from http.client import HTTPException, HTTPResponse, HTTPSConnection, RemoteDisconnected
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -79,15 +79,14 @@ class Admin:
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": content_type} if data else {}
-        if self._connection is None:
-            self._connection = self._connect()
+        reused = self._connection is not None
         try:
-            self._connection.request(method, path, data, headers)
-            response = self._connection.getresponse()
-            answer = response.read()
-        except (OSError, HTTPException):
-            self.close()
-            raise
+            response, answer = self._exchange(method, path, data, headers)
+        except (RemoteDisconnected, ConnectionError):
+            if not reused:
+                raise
+            # A server may close a connection that has been idle, at the very moment we use it again.
+            response, answer = self._exchange(method, path, data, headers)
         if response.status >= 400:
             try:
                 message = json.loads(answer)["message"]
@@ -96,6 +95,19 @@ class Admin:
             failure = NotFoundError if response.status == 404 else ControlPlaneError
             raise failure(f"{method} {path}: {response.status} {message}")
         return json.loads(answer) if answer[:1] == b"{" else answer.decode()
+
+    def _exchange(
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[HTTPResponse, bytes]:
+        if self._connection is None:
+            self._connection = self._connect()
+        try:
+            self._connection.request(method, path, data, dict(headers))
+            response = self._connection.getresponse()
+            return response, response.read()
+        except (OSError, HTTPException):
+            self.close()
+            raise
 
     def _ensure_namespace(self, namespace: str) -> None:
         if namespace not in self._known_namespaces:
