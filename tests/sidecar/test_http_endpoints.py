@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
 
@@ -61,7 +62,8 @@ def test_probes_are_answered_and_counted(on_loop: OnLoop) -> None:
     shown = HttpEndpoint(
         "metrics", parse_bind_address("127.0.0.1:10249"), metrics_routes(metrics, lambda: None, "nftables", {"a": 1})
     )
-    on_loop(lambda: (health.open(True), shown.open(True)))
+    for endpoint in (health, shown):
+        on_loop(functools.partial(endpoint.open, hard_fail=True))
     assert (get(PORT, "/healthz").status, get(PORT, "/livez").status, get(PORT, "/").status) == (200, 200, 404)
     state[0] = state[0]._replace(node=NodeEligibility(known=True, being_deleted=True))
     assert (get(PORT, "/healthz").status, get(PORT, "/livez").status) == (503, 200)

@@ -183,10 +183,11 @@ def _pack(staging: Path, output: Path) -> None:
     for path in staging.rglob("*"):
         # The archive records modes, which depend on this machine's umask.
         path.chmod(0o755 if path.is_dir() else 0o644)
+    # Not compressed: zlib and its successors pack the same input into different bytes.
     _run(
         [
-            sys.executable, "-m", "shiv", "--site-packages", str(staging), "--reproducible", "--root", UNPACK_ROOT,
-            "--python", INTERPRETER, "--entry-point", ENTRY_POINT, "--output-file", str(output),
+            sys.executable, "-m", "shiv", "--site-packages", str(staging), "--reproducible", "--uncompressed",
+            "--root", UNPACK_ROOT, "--python", INTERPRETER, "--entry-point", ENTRY_POINT, "--output-file", str(output),
         ],
         "shiv cannot pack the sidecar",
         {"SOURCE_DATE_EPOCH": EPOCH},
