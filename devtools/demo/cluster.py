@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ ADDRESS = "10.77.0.1"
 PORT = 6443
 SERVICE_CIDRS = ("10.96.0.0/16", "fd00:10:96::/112")
 _PIDS = "pids"
+#: A real API server drains its watches before it ends.
+_END_SECONDS = 10.0
 
 
 def data_folder(lab: Lab) -> Path:
@@ -22,7 +26,7 @@ def data_folder(lab: Lab) -> Path:
 
 
 def end_previous(lab: Lab) -> None:
-    """End the API server of an earlier demo, by the process numbers that it left."""
+    """End the API server of an earlier demo, by the process numbers that it left, and wait until it is gone."""
     record = data_folder(lab) / _PIDS
     if not record.exists():
         return
@@ -30,8 +34,20 @@ def end_previous(lab: Lab) -> None:
         command_line = Path(f"/proc/{text}/cmdline")
         # The number may belong to somebody else by now.
         if command_line.exists() and str(data_folder(lab)).encode() in command_line.read_bytes():
-            os.kill(int(text), signal.SIGTERM)
+            _end(int(text))
     record.unlink()
+
+
+def _end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                signal.pidfd_send_signal(process, number)
+                if select.select([process], [], [], _END_SECONDS)[0]:
+                    return
+        finally:
+            os.close(process)
 
 
 def start(lab: Lab) -> ControlPlane:
