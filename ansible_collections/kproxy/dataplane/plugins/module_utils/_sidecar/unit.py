@@ -18,8 +18,9 @@ CACHE_DIRECTORY = "/var/cache/kproxy"
 
 # nftables, conntrack and addresses; health ports below 1024 are possible.
 NFTABLES_CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE")
-# Loading programs and maps, attaching to cgroups and links, reading BTF.
-EBPF_CAPABILITIES = ("CAP_BPF", "CAP_PERFMON", "CAP_SYS_RESOURCE")
+# Loading programs and maps, attaching to cgroups and links, reading BTF. CAP_SYS_ADMIN, because the kernel asks for no
+# less before it tells which program a link holds (BPF_PROG_GET_FD_BY_ID), and adopting what runs depends on that.
+EBPF_CAPABILITIES = ("CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN", "CAP_SYS_RESOURCE")
 
 # systemd that lets the pauses between restarts grow.
 GROWING_PAUSES_SINCE = 254
