@@ -185,6 +185,9 @@ class Api:
 
     def _list(self, request: HttpRequest, target: Target) -> HttpResponse:
         limit = int(request.query.get("limit") or 0)
+        at_least = int(request.query.get("resourceVersion") or 0)
+        if at_least > self.store.version:
+            raise ApiStatus(504, f"Too large resource version: {at_least}, current: {self.store.version}")
         token = request.query.get("continue", "")
         if token:
             try:
@@ -226,8 +229,6 @@ class Api:
             synthetic = [watch_event("ADDED", e.encoded) for e in collection.snapshot() if selection.covers(e)]
         else:
             version = int(text)
-            if version > self.store.version:
-                raise ApiStatus(504, f"Too large resource version: {version}, current: {self.store.version}")
             collection.since(version)
         bookmarks = request.query.get("allowWatchBookmarks") in ("1", "true")
         seconds = float(request.query.get("timeoutSeconds") or random.uniform(300, 600))
@@ -274,10 +275,15 @@ class Api:
                         yield b"".join(lines)
                     continue  # a bookmark may follow only if nothing happened while the lines were sent
                 ending = clock() >= ends
-                if bookmarks and (ending or clock() >= next_bookmark or seen_round != self.bookmark_round):
+                # From a version that is still to come nothing is told at all, as by the real one.
+                if (
+                    bookmarks
+                    and version <= self.store.version
+                    and (ending or clock() >= next_bookmark or seen_round != self.bookmark_round)
+                ):
                     next_bookmark = clock() + self.bookmark_seconds
                     seen_round = self.bookmark_round
-                    version = max(version, self.store.version)
+                    version = self.store.version
                     yield self._bookmark(resource, version)
                 if ending:
                     return

@@ -8,7 +8,7 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -188,8 +188,11 @@ class ApiServer:
             self._started.set()
         self._loop.run_forever()
 
-    def run(self, coroutine: Any) -> Any:
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine in the server's loop and wait for its result."""
+        if not self._thread.is_alive():
+            coroutine.close()
+            raise RuntimeError("the server is not running; start() it first")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def call(self, function: Callable[[], T]) -> T:

@@ -153,6 +153,22 @@ def test_a_watch_that_worked_and_was_closed_is_opened_again_at_once(
     assert not recorder.details()
 
 
+def test_a_server_whose_versions_went_back_is_listed_again(
+    kubeconfig: Path, server: ApiServer, start_source: StartSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after etcd was restored: the server takes a watch from a version of its future, and keeps silent."""
+    monkeypatch.setattr(reflector, "SILENT_WATCH_SECONDS", 0.5)
+    server.apply(*(service(f"s-{number}") for number in range(20)))
+    source, recorder = start_source(kubeconfig)
+    recorder.wait(lambda r: len(r.names("Service")) == 20)
+    server.listeners[0].close()
+    with ApiServer(server.data, listen=[("127.0.0.1", server.listeners[0].port)]) as restored:
+        restored.apply(service("restored"))
+        recorder.wait(lambda r: r.names("Service") == {"restored"})
+        assert source.counters["Service"].relists >= 1
+        source.stop()
+
+
 def test_one_bad_object_costs_only_itself(server: ApiServer, kubeconfig: Path, start_source: StartSource) -> None:
     server.apply(service("web"), service("bad", ports=[{"port": 70000}]))
     _source, recorder = start_source(kubeconfig)

@@ -236,7 +236,7 @@ REFUSALS: list[tuple[str, str, Any, tuple[int, str]]] = [
     ("GET", "/api/v1/services?labelSelector=a%20b%20c", None, (400, "BadRequest")),
     ("GET", "/api/v1/nodes?fieldSelector=spec.x%3D1", None, (400, "BadRequest")),
     ("GET", "/api/v1/services?continue=nonsense", None, (400, "BadRequest")),
-    ("GET", "/api/v1/services?watch=1&resourceVersion=99999", None, (504, "Timeout")),
+    ("GET", "/api/v1/services?resourceVersion=99999", None, (504, "Timeout")),
     ("POST", SERVICES, {"metadata": {"name": "web"}}, (409, "AlreadyExists")),
     ("POST", SERVICES, {"metadata": {}}, (422, "Invalid")),
     ("POST", SERVICES, {"metadata": {"name": "x", "namespace": "other"}}, (400, "BadRequest")),

@@ -52,6 +52,9 @@ WATCH_SECONDS = (300, 600)
 WATCH_GRACE_SECONDS = 15.0
 # A watch that ends sooner and without one event has not worked.
 SHORT_WATCH_SECONDS = 1.0
+# A server sends bookmarks about once a minute. One that shows nothing at all for longer may have lost its history (a
+# restored etcd counts versions anew) and wait for our version to come; only a list can tell.
+SILENT_WATCH_SECONDS = 150.0
 FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 10.0
 # An optional resource that the server does not know comes with an upgrade, if ever.
@@ -281,7 +284,10 @@ class Reflector:
         if not seen and not self._lived:
             raise ApiError(Fault.CLOSED, f"watch {self.resource.path}: ended at once", stream.server)
         self._proven(stream.server)
-        self._succeeded()
+        if not seen and time.monotonic() - opened >= SILENT_WATCH_SECONDS:
+            self._version = ""
+        else:
+            self._succeeded()
 
     def _proven(self, server: str) -> None:
         """Note that a watch works."""
