@@ -375,11 +375,18 @@ class StandIn(ControlPlane):
 
     kind = "stand-in"
 
+    def __init__(self, data: Path | None = None, *, proxy_token: str = "", **options: Any) -> None:
+        """Take, besides everybody's options, a bearer token that stands for kube-proxy's user."""
+        super().__init__(data, **options)
+        self.proxy_token = proxy_token
+
     def _launch(self) -> None:
         command = [sys.executable, "-m", "devtools.apiserver", "--data", str(self.data)]
         command += ["--bind", self.bind, "--port", str(self.port)]
         command += [f"--service-cidr={cidr}" for cidr in self.service_cidrs]
         command += [f"--host={host}" for host in self.hosts]
+        if self.proxy_token:
+            command += ["--proxy-token", self.proxy_token]
         self._spawn("apiserver", command)
 
 

@@ -33,7 +33,8 @@ options:
     description:
       - Kubernetes objects, as the API server would return them. Lists (C(List), C(ServiceList) and so on) are unrolled.
       - C(Service), C(EndpointSlice), C(Node) and C(ServiceCIDR) are used; objects of other kinds are ignored.
-      - Exactly one of O(objects), O(manifests) and O(api_servers) or O(kubeconfig) says where the objects come from.
+      - Exactly one of O(objects), O(manifests) and O(api_servers) or O(kubeconfig) or O(kubeconfig_data) says where the
+        objects come from.
     type: list
     elements: dict
   manifests:
@@ -64,6 +65,11 @@ options:
       - The options O(api_servers), O(ca_cert), O(client_cert), O(client_key), O(token) and O(token_file) win over
         what it says.
     type: path
+  kubeconfig_data:
+    description:
+      - What a kubeconfig says, instead of a file on the node. Nothing of it is left on the node, so that a kubeconfig
+        that a play is about to write can be used in check mode.
+    type: json
   ca_cert:
     description:
       - File on the node with the certificates that the API server's certificate is checked against.

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 import tempfile
@@ -39,12 +40,23 @@ def from_kubeconfig(path: str, folder: str) -> Connection:
         SourceError: the file cannot be read, or says something that cannot be used here.
     """
     try:
-        config = kubeconfig.read(path)
+        return _from_context(kubeconfig.read(path), f"kubeconfig {path}", folder)
     except kubeconfig.KubeconfigError as error:
         raise SourceError(str(error)) from error
+
+
+def from_data(data: str, folder: str) -> Connection:
+    """Return the current context of a kubeconfig given as JSON. Raises SourceError."""
+    try:
+        return _from_context(kubeconfig.from_mapping(json.loads(data), os.sep), "kubeconfig_data", folder)
+    except (kubeconfig.KubeconfigError, ValueError, AttributeError) as error:
+        raise SourceError(f"kubeconfig_data: {error}") from error
+
+
+def _from_context(config: kubeconfig.Kubeconfig, where: str, folder: str) -> Connection:
     if config.tls_server_name:
         raise SourceError(
-            f"kubeconfig {path}: tls-server-name is not supported here; use an address that the certificate names"
+            f"{where}: tls-server-name is not supported here; use an address that the certificate names"
         )
     return Connection(
         servers=config.servers,
@@ -74,7 +86,11 @@ def from_options(options: Mapping[str, Any], folder: str) -> Connection:
     Raises:
         SourceError: the options lead to no server, or a file they name is missing or no certificate.
     """
-    connection = from_kubeconfig(options["kubeconfig"], folder) if options.get("kubeconfig") else Connection()
+    connection = Connection()
+    if options.get("kubeconfig_data"):
+        connection = from_data(options["kubeconfig_data"], folder)
+    elif options.get("kubeconfig"):
+        connection = from_kubeconfig(options["kubeconfig"], folder)
     given = {name: options.get(name) for name in ("ca_cert", "client_cert", "client_key", "token")}
     if options.get("token_file"):
         given["token"] = read_token(options["token_file"])
@@ -85,7 +101,7 @@ def from_options(options: Mapping[str, Any], folder: str) -> Connection:
         changes["timeout"] = options["api_timeout"]
     connection = replace(connection, **changes)
     if not connection.servers:
-        raise SourceError("no API server is given; set api_servers or kubeconfig")
+        raise SourceError("no API server is given; set api_servers, kubeconfig or kubeconfig_data")
     for server in connection.servers:
         if not server.startswith(("https://", "http://")):
             raise SourceError(f"API server {server!r} is not a URL such as https://192.0.2.10:6443")

@@ -26,6 +26,7 @@ SOURCE_OPTIONS: dict[str, Any] = {
     "remote_src": {"type": "bool", "default": False},
     "api_servers": {"type": "list", "elements": "str"},
     "kubeconfig": {"type": "path"},
+    "kubeconfig_data": {"type": "json", "no_log": True},
     "ca_cert": {"type": "path"},
     "client_cert": {"type": "path"},
     "client_key": {"type": "path"},
@@ -36,10 +37,10 @@ SOURCE_OPTIONS: dict[str, Any] = {
 
 SOURCES_EXCLUDE = [
     ("objects", "manifests", "api_servers"),
-    ("objects", "manifests", "kubeconfig"),
+    ("objects", "manifests", "kubeconfig", "kubeconfig_data"),
     ("token", "token_file"),
 ]
-SOURCES = ("objects", "manifests", "api_servers", "kubeconfig")
+SOURCES = ("objects", "manifests", "api_servers", "kubeconfig", "kubeconfig_data")
 
 
 def has_source(options: Mapping[str, Any]) -> bool:
