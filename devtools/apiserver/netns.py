@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
 
 CLONE_NEWNET = 0x40000000
 
@@ -27,3 +29,20 @@ def enter(name: str) -> None:
         enter_handle(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def inside(network_namespace: str | None) -> Iterator[None]:
+    """Create sockets in another network namespace for the length of the block (this thread only)."""
+    if network_namespace is None:
+        yield
+        return
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        enter(network_namespace)
+        try:
+            yield
+        finally:
+            enter_handle(home)
+    finally:
+        os.close(home)
