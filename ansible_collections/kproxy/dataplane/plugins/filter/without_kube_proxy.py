@@ -9,7 +9,8 @@ name: without_kube_proxy
 short_description: Amend kubeadm's and kubelet's configuration so that kube-proxy never comes
 version_added: 1.0.0
 description:
-  - Adds C(addon/kube-proxy) to the skipped phases of init and upgrade and sets C(proxy.disabled) where the version has it.
+  - Adds C(addon/kube-proxy) to the skipped phases of init and upgrade and sets C(proxy.disabled) where the version has
+    it.
   - Drops C(KubeProxyConfiguration) documents and tells kubelet to make no iptables chains.
   - Everything else stays as it was.
 options:
@@ -41,7 +42,7 @@ _value:
   elements: dict
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -50,12 +51,22 @@ from ansible.utils.display import Display
 from ansible_collections.kproxy.dataplane.plugins.module_utils._bootstrap import kubeadm, kubelet
 
 
+def plain(value: Any) -> Any:
+    """Return the value in plain containers: Ansible's own template what they hold and cannot be copied deeply."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [plain(item) for item in value]
+    return value
+
+
 def without_kube_proxy(documents: Sequence[dict[str, Any]], upgrade: bool = False) -> list[dict[str, Any]]:
     """Return the documents without kube-proxy; what version v1beta3 cannot store is said as a warning."""
     try:
+        given = plain(documents)
         if upgrade:
-            return kubeadm.upgrade_only(documents)
-        amended = kubeadm.amend(documents)
+            return kubeadm.upgrade_only(given)
+        amended = kubeadm.amend(given)
     except (ValueError, TypeError, AttributeError) as error:
         raise AnsibleFilterError(f"kproxy.dataplane.without_kube_proxy: {error}") from error
     for warning in amended.warnings:
