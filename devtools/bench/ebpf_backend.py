@@ -20,9 +20,9 @@ def make(config: ProxyConfig) -> EbpfBackend:
 
 def places() -> dict[str, Any]:
     """Make both, and a janitor that removes them after this process; return them as kproxyd's settings name them."""
-    cgroup = os.path.join(mount_point(), f"kp-bench-{os.getpid()}")
-    os.mkdir(cgroup)
     mounted = tempfile.mkdtemp(prefix="kp-bench-bpffs-")
+    cgroup = os.path.join(mount_point(), os.path.basename(mounted))
+    os.mkdir(cgroup)
     subprocess.run(["mount", "-t", "bpf", "bpf", mounted], check=True)
     reading, writing = os.pipe()
     if os.fork() == 0:

@@ -30,6 +30,7 @@ ENDPOINT_LOCAL = 0x01
 HOST_ONLY = 0x01
 PROTECT_NODE_PORTS = 0x02
 POD_BY_LINK = 0x04
+DRAINING = 0x08
 
 #: Names of enum reason, in order.
 REASONS = ("no-endpoint", "no-local-endpoint", "undefined-port", "unused-cluster-ip", "source-range", "no-snat-port",

@@ -197,8 +197,6 @@ class EbpfBackend:
     def _commit(self, plan: EbpfPlan) -> None:
         needed = self.books.sizes_after(plan.replan) if plan.replan is not None else self.books.sizes()
         moved = self._make_room(needed)
-        if plan.share is not None:
-            self._nftables.commit(plan.share)
         removed = self._removed_udp(plan)
         self.plane.write(plan.maps)
         if plan.settings is not None or moved:
@@ -212,6 +210,9 @@ class EbpfBackend:
             self.plane.attach_devices(swap=True)
             self.plane.retire_old()
             self._attached = True
+        # Last: after a switch from nftables its tables go on serving until the programs do.
+        if plan.share is not None:
+            self._nftables.commit(plan.share)
         if removed:
             self._leave_endpoints(removed, plan.replan.ports if plan.replan is not None else ())
 

@@ -246,6 +246,23 @@ class Dataplane:
                 os.close(link)
         return found
 
+    def drain(self) -> bool:
+        """Take no new connection, keep translating the packets of those there are; False if nothing is pinned.
+
+        For a node that another backend serves now. remove() ends it, once no flow is left.
+        """
+        if not self.exists():
+            return False
+        self.open({})
+        held = self.settings()
+        if held is not None:
+            self.set_settings(held._replace(flags=held.flags | layout.DRAINING))
+        folder = os.path.join(self.directory, "links")
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+            if name.startswith("cgroup_"):
+                bpf_link.remove(os.path.join(folder, name))
+        return True
+
     def remove(self) -> bool:
         """Detach everything, then remove all pins of this schema; False if there was nothing."""
         self.close()

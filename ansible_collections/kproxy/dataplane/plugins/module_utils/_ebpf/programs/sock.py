@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 COMPILER = "clang 14"
-SOURCE_SHA256 = "1110ab706862f5c6de48730b1b64147eca2d5d842930ba7660a7d56fcc73bcfb"
+SOURCE_SHA256 = "bb8e24c0d64539fa145882d3cc985c3c14e6c4e41f40a59131fbde33d7642219"
 OBJECT = """
 c-rlJ4Rl+_b>;*32g<TU{g9Sv#ew2l0ceQ^NDz`G%h4ZY$ze!Zq7>Pw0zx1t(xeCo04-9qYpSsm+074~wz1;VHnf~HOzS3Ws~*#-Q!#sTHaux|
 !)D!GwVQLI_P7nV&8EtpZlb1f*qJxqyf<_49!OA5PPa=)#Jst4-`wB1b7$r~Jk{KC!0YiC^5ZdnY}hsX(>ZQm@5c8=hIyq%z%Jva;gh2Ea*3!{

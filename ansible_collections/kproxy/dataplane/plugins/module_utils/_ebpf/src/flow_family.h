@@ -183,7 +183,8 @@ INLINE int NAME(open_flow)(struct __sk_buff *skb, const struct NAME(packet) *p)
 	enum client kind;
 	__u8 answer;
 
-	if (!node || (p->protocol == PROTOCOL_TCP && (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN))
+	if (!node || (node->flags & DRAINING) ||
+	    (p->protocol == PROTOCOL_TCP && (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN))
 		return NOT_OURS;
 	frontend = NAME(exact_frontend)(&p->tuple.dst, p->tuple.dport, p->protocol);
 	if (frontend && (frontend->flags & FRONTEND_RANGES) && !NAME(in_ranges)(frontend, &p->tuple.src))
@@ -233,8 +234,11 @@ INLINE int NAME(open_flow)(struct __sk_buff *skb, const struct NAME(packet) *p)
 /* Packets of the node's own sockets that the socket programs left alone: what must be silent is silenced here. */
 INLINE int NAME(own_packet)(const struct NAME(packet) *p)
 {
+	const struct settings *node = node_settings();
 	const struct frontend_value *frontend;
 
+	if (!node || (node->flags & DRAINING))
+		return NOT_OURS;
 	if (p->protocol == PROTOCOL_TCP && (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
 		return NOT_OURS;
 	frontend = NAME(exact_frontend)(&p->tuple.dst, p->tuple.dport, p->protocol);
@@ -299,7 +303,7 @@ INLINE int NAME(icmp)(struct __sk_buff *skb, const struct NAME(packet) *p, __u8 
 
 	if (ICMP_IS_ERROR(p->icmp_type))
 		return NAME(translate_error)(skb, p, hook);
-	if (!node || p->icmp_type != ICMP_ECHO_OF_FAMILY)
+	if (!node || (node->flags & DRAINING) || p->icmp_type != ICMP_ECHO_OF_FAMILY)
 		return NOT_OURS;
 	/* A service address answers no ping: it is refused like any undefined port. */
 	if (bpf_map_lookup_elem(&NAME(cluster_ips), &p->tuple.dst))

@@ -75,6 +75,7 @@ struct settings {
 enum settings_flag {
 	HOST_ONLY = 0x01,		/* sockets of pod namespaces are left to the packet path */
 	PROTECT_NODE_PORTS = 0x02,	/* refuse bind() of host processes to a NodePort */
+	DRAINING = 0x08,		/* another backend serves now: only flows that exist are translated */
 	POD_BY_LINK = 0x04,		/* a pod is told by the arriving interface, not by its address */
 };
 

@@ -1,0 +1,217 @@
+"""The reported cases that are about eBPF: 11 (late NodePort addresses), 23 (connected UDP sockets), 24 (meshes)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert, parse
+from devtools.conformance.netns import NetworkNamespace
+from devtools.conformance.node_cgroup import BpfFs, NodeCgroup
+
+CASES = Path(__file__).resolve().parents[3] / "tests" / "cases"
+NODE = "192.0.2.11"
+WAIT = 3.0
+
+
+def manifests(case: str, name: str) -> list[Any]:
+    documents = yaml.safe_load_all((CASES / case / name).read_text())
+    return [Upsert(obj) for document in documents if document and (obj := parse(document)) is not None]
+
+
+class World:
+    """A node with two leaves: one holds every endpoint, one the pods that dial."""
+
+    def __init__(self, endpoints: list[str], pods: list[str], config: dict[str, Any], host_only: bool) -> None:
+        self.node, self.far, self.pod = NetworkNamespace(), NetworkNamespace(), NetworkNamespace()
+        self.node.sysctl("ipv4.ip_forward", "1")
+        lines = ["link set lo up"]
+        for device, mac, leaf, ips in (("far0", "02:00:00:00:00:01", self.far, endpoints),
+                                       ("pod0", "02:00:00:00:00:02", self.pod, pods)):
+            ends = f"address {mac} arp off"
+            lines.append(f"link add dev {device} {ends} up type veth peer name eth0 {ends} netns {leaf.path}")
+            lines += [f"route add {ip}/32 dev {device}" for ip in ips]
+        self.node.ip([*lines, f"addr add {NODE}/32 dev far0"])
+        for leaf, ips in ((self.far, endpoints), (self.pod, pods)):
+            leaf.ip(["link set lo up", "link set eth0 up", *(f"addr add {ip}/32 dev eth0" for ip in ips),
+                     "route add 0.0.0.0/0 dev eth0"])
+        self.bpffs = BpfFs()
+        self.cgroup = NodeCgroup(f"kp-ebpf-case-{os.getpid()}")
+        options = Options(os.path.join(self.bpffs.path, "kproxy"), self.cgroup.path, host_only)
+        with self.node.entered():
+            self.backend = EbpfBackend(options=options)
+        self.engine = Engine(ProxyConfig.from_mapping({"nodeName": "n1", "clusterCIDR": "10.244.0.0/16", **config}),
+                             self.backend)
+        self.sockets: list[socket.socket] = []
+
+    def sync(self, changes: list[Any]) -> None:
+        with self.node.entered():
+            self.engine.apply(changes)
+            self.engine.sync()
+
+    def upkeep(self) -> None:
+        with self.node.entered():
+            self.backend.upkeep()
+
+    def client(self, where: NetworkNamespace, kind: int, source: str = "") -> socket.socket:
+        made = self.cgroup.socket(where.descriptor, socket.AF_INET, kind)
+        made.settimeout(WAIT)
+        if source:
+            made.bind((source, 0))
+        self.sockets.append(made)
+        return made
+
+    def serve(self, ip: str, port: int, kind: int) -> socket.socket:
+        with self.far.entered():
+            server = socket.socket(socket.AF_INET, kind)
+        server.settimeout(WAIT)
+        server.bind((ip, port))
+        if kind == socket.SOCK_STREAM:
+            server.listen(16)
+        self.sockets.append(server)
+        return server
+
+    def close(self) -> None:
+        with self.node.entered():
+            self.backend.remove()
+            self.backend.close()
+        for held in self.sockets:
+            held.close()
+        self.bpffs.close()
+        self.cgroup.close()
+        for namespace in (self.node, self.far, self.pod):
+            namespace.close()
+
+
+@pytest.fixture
+def worlds() -> Iterator[Any]:
+    made: list[World] = []
+
+    def make(endpoints: list[str], pods: list[str], host_only: bool = False, **config: Any) -> World:
+        made.append(World(endpoints, pods, config, host_only))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+def chosen(client: socket.socket, servers: dict[str, socket.socket]) -> str:
+    """Return which UDP server a client's next datagram reaches."""
+    client.send(b"x")
+    ready, _, _ = select.select(list(servers.values()), [], [], WAIT)
+    assert ready, "no server got it"
+    ready[0].recv(16)
+    return next(ip for ip, server in servers.items() if server is ready[0])
+
+
+def test_case_23_connected_udp_sockets_are_closed(worlds: Any) -> None:
+    case, vip = "23-ebpf-connected-udp-socket", ("10.96.0.10", 53)
+    gone, stays, new = "10.244.3.9", "10.244.2.9", "10.244.3.10"
+    world = worlds([gone, stays, new], ["10.244.1.41", "10.244.1.42", "10.244.1.44"])
+    servers = {ip: world.serve(ip, 53, socket.SOCK_DGRAM) for ip in (gone, stays, new)}
+    for ip in (gone, stays):
+        world.serve(ip, 53, socket.SOCK_STREAM)
+    world.sync(manifests(case, "objects-before.yaml"))
+
+    def dialled(where: NetworkNamespace, source: str, endpoint: str) -> socket.socket:
+        """Connect to the Service until the wanted endpoint is the one chosen."""
+        for _ in range(200):
+            client = world.client(where, socket.SOCK_DGRAM, source)
+            client.connect(vip)
+            if chosen(client, servers) == endpoint:
+                return client
+        raise AssertionError("never chosen")
+
+    closed = [dialled(world.node, "", gone), dialled(world.pod, "10.244.1.41", gone)]
+    kept = [dialled(world.pod, "10.244.1.41", stays)]
+    direct = world.client(world.pod, socket.SOCK_DGRAM, "10.244.1.42")
+    direct.connect((gone, 53))
+    stream = world.client(world.pod, socket.SOCK_STREAM, "10.244.1.42")
+    stream.connect(vip)
+    unconnected = world.client(world.pod, socket.SOCK_DGRAM, "10.244.1.44")
+
+    world.sync(manifests(case, "objects-after.yaml"))
+    for client in closed:
+        with pytest.raises(OSError, match=f"{os.strerror(errno.ECONNABORTED)}|{os.strerror(errno.EDESTADDRREQ)}"):
+            client.send(b"x") and client.recv(1)
+    assert chosen(kept[0], servers) == stays
+    assert chosen(direct, servers) == gone
+    assert stream.getpeername() == vip
+    seen = set()
+    for _ in range(40):
+        unconnected.sendto(b"q", vip)
+        ready, _, _ = select.select(list(servers.values()), [], [], WAIT)
+        _question, peer = ready[0].recvfrom(16)
+        ready[0].sendto(b"a", peer)
+        assert unconnected.recvfrom(16)[1] == vip
+        seen.add(next(ip for ip, server in servers.items() if server is ready[0]))
+    assert seen == {stays, new}
+
+
+def test_case_24_host_namespace_only(worlds: Any) -> None:
+    vip, endpoints = ("10.96.240.1", 80), ["10.244.1.141", "10.244.2.141"]
+    world = worlds(endpoints, ["10.244.1.42"], host_only=True)
+    servers = {ip: world.serve(ip, 8080, socket.SOCK_STREAM) for ip in endpoints}
+    world.sync(manifests("24-socket-lb-with-mesh", "objects.yaml"))
+    for where in (world.pod, world.node):
+        client = world.client(where, socket.SOCK_STREAM)
+        client.connect(vip)
+        assert client.getpeername() == vip
+        ready, _, _ = select.select(list(servers.values()), [], [], WAIT)
+        connection, _peer = ready[0].accept()
+        with connection:
+            connection.send(b"answer")
+            assert client.recv(16) == b"answer"
+    # The pod's connection was translated on the wire, the node's at the socket.
+    assert len(world.backend.plane.read(("flows4",))["flows4"]) == 2
+    assert len(world.backend.plane.read(("sockets4",))["sockets4"]) == 1
+
+
+LATE = [
+    # nodePortAddresses, addresses that serve at t1
+    pytest.param(["0.0.0.0/0"], {NODE, "192.0.2.200", "198.51.100.140"}, id="all"),
+    pytest.param(["192.0.2.0/24"], {NODE, "192.0.2.200"}, id="cidr"),
+    pytest.param(["primary"], {NODE}, id="primary"),
+]
+
+
+@pytest.mark.parametrize(("ranges", "serving"), LATE)
+def test_case_11_node_ports_on_late_addresses(worlds: Any, ranges: list[str], serving: set[str]) -> None:
+    world = worlds(["10.244.2.95"], ["10.244.1.9"], nodePortAddresses=ranges, nodeIPs=[NODE])
+    server = world.serve("10.244.2.95", 8080, socket.SOCK_STREAM)
+    late = ["192.0.2.200", "198.51.100.140"]
+    world.sync(manifests("11-nodeport-on-late-vip", "objects.yaml"))
+
+    def answering() -> set[str]:
+        found = set()
+        for ip in [NODE, *late]:
+            client = world.client(world.node, socket.SOCK_STREAM)
+            client.settimeout(0.5)
+            try:
+                code = client.connect_ex((ip, 31140))
+            except TimeoutError:
+                continue
+            if code == 0:
+                found.add(ip)
+                server.accept()[0].close()
+        return found
+
+    assert answering() == {NODE}
+    world.node.ip([f"addr add {ip}/32 dev far0" for ip in late])
+    world.upkeep()
+    assert answering() == serving
+    world.node.ip([f"addr del {ip}/32 dev far0" for ip in late])
+    world.upkeep()
+    assert answering() == {NODE}
