@@ -34,7 +34,7 @@ PATHS = ("socket-lb", "tc", "nft", "iptables-legacy", "iptables-nft")
 SERVICES = (1, 10000)
 #: Rules of the iptables modes are not loaded beyond this: it would take minutes, and say no more.
 MOST_IPTABLES_SERVICES = 10000
-SLICES, CONNECTIONS, WORKERS = 40, 800, 8
+SLICES, CONNECTIONS, WORKERS = 25, 800, 8
 NODE = "192.0.2.1"
 CLIENT = "10.128.0.250"
 _SOURCE = Path(__file__).with_name("connections.c")
@@ -138,7 +138,8 @@ class World:
         self.node.ip(lines)
         for leaf, ip in ((self.client, CLIENT), (self.server, self._endpoint)):
             leaf.sysctl("ipv4.ip_local_port_range", "10000 65000")
-            leaf.ip(["link set lo up", "link set eth0 up", f"addr add {ip}/32 dev eth0", "route add 0.0.0.0/0 dev eth0"])
+            leaf.ip(["link set lo up", "link set eth0 up", f"addr add {ip}/32 dev eth0"])
+            leaf.ip(["route add 0.0.0.0/0 dev eth0"])
 
     def _program_services(self, path: str, services: int) -> None:
         config = ProxyConfig.from_mapping(

@@ -305,6 +305,8 @@ class EbpfBackend:
                 node = self._node_entries(self._rules)
                 self.plane.write(diff_maps(node, self._node))
                 self._node = node
+                if not self.problems and not refusal_table.exists():
+                    refusal_table.load(self._refuse_mark())
             except _FAILURES as error:
                 raise CommitError(str(error)) from error
 

@@ -1,8 +1,8 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""The one static nft table of the eBPF backend: packets that the programs have marked are rejected by the kernel.
+"""The static nft tables of the eBPF backend: packets that the programs have marked are rejected by the kernel.
 
-It names no Service and never changes, so it needs no upkeep; without nft on the node refused packets are dropped.
+They name no Service and never change; without nft on the node refused packets are dropped.
 """
 
 from __future__ import annotations
@@ -10,21 +10,35 @@ from __future__ import annotations
 import contextlib
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
 
-TABLE = "inet kproxy-refuse"
+TABLE = "kproxy-refuse"
+_WORDS = {4: "ip", 6: "ip6"}
+_CHAIN = """  chain filter-{hook} {{
+    type filter hook {hook} priority filter; policy accept;
+    meta mark & {mark:#010x} == {mark:#010x} reject
+  }}
+"""
 
 
 def text(mark: int) -> str:
-    """Return the table; loading it again replaces it at once."""
-    rule = "meta mark & %#010x == %#010x reject" % (mark, mark)
-    chain = "  chain filter-%s {\n    type filter hook %s priority filter; policy accept;\n    %s\n  }\n"
-    chains = "".join(chain % (hook, hook, rule) for hook in ("input", "forward"))
-    return "table %s {}\ndelete table %s\ntable %s {\n%s}\n" % (TABLE, TABLE, TABLE, chains)
+    """Return both tables; loading them again replaces them at once."""
+    chains = "".join(_CHAIN.format(hook=hook, mark=mark) for hook in ("input", "forward"))
+    return "".join(
+        f"table {word} {TABLE} {{}}\ndelete table {word} {TABLE}\ntable {word} {TABLE} {{\n{chains}}}\n"
+        for word in _WORDS.values()
+    )
+
+
+def exists() -> bool:
+    """Tell whether both tables are there."""
+    with Nfnetlink(TABLE) as kernel:
+        return all(kernel.table_exists(family) for family in _WORDS)
 
 
 def load(mark: int) -> str:
-    """Load the table; return why it could not be, or nothing."""
+    """Load the tables; return why they could not be, or nothing."""
     try:
         NftCommand().load(text(mark))
     except KernelError as error:
@@ -33,6 +47,7 @@ def load(mark: int) -> str:
 
 
 def remove() -> None:
-    """Remove the table, if it is there."""
+    """Remove the tables, if they are there."""
+    lines = [f"table {word} {TABLE} {{}}\ndelete table {word} {TABLE}\n" for word in _WORDS.values()]
     with contextlib.suppress(KernelError):
-        NftCommand().load("table %s {}\ndelete table %s\n" % (TABLE, TABLE))
+        NftCommand().load("".join(lines))

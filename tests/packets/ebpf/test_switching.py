@@ -1,0 +1,80 @@
+"""Switching a node between nftables and eBPF: open connections live on, new ones move at once."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_retirement import remaining
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import Dataplane
+from tests.packets.ebpf.test_packet_path import NODE, POD, World, objects, slices
+
+FRONTEND = (NODE[4], 30080)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Connection:
+    """One open TCP connection through the NodePort."""
+
+    def __init__(self, world: World, server: socket.socket) -> None:
+        self.client = world.client_socket(world.client, 4, socket.SOCK_STREAM)
+        self.client.connect(FRONTEND)
+        self.accepted, _peer = server.accept()
+        self.accepted.settimeout(3.0)
+
+    def works(self) -> bool:
+        self.client.send(b"ping")
+        received = self.accepted.recv(16)
+        self.accepted.send(b"pong")
+        return received == b"ping" and self.client.recv(16) == b"pong"
+
+    def close(self) -> None:
+        self.client.close()
+        self.accepted.close()
+
+
+def test_there_and_back_with_connections_held_open(world: World) -> None:
+    server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)
+    everything = [*objects(), *slices()]
+    with world.node.entered():
+        nftables = Engine(world.engine.config, NftablesBackend())
+        nftables.apply(everything)
+        nftables.sync()
+    by_nftables = Connection(world, server)
+    assert by_nftables.works()
+
+    world.sync(*everything)
+    assert by_nftables.works()
+    by_ebpf = Connection(world, server)
+    assert by_ebpf.works()
+    flows = world.backend.plane.read(("flows4",))["flows4"]
+    assert len(flows) == 4
+
+    with world.node.entered():
+        again = Engine(world.engine.config, NftablesBackend())
+        again.apply(everything)
+        again.sync()
+        former = Dataplane(world.backend.plane.root, world.cgroup.path)
+        assert former.drain() is True
+    assert by_nftables.works()
+    assert by_ebpf.works()
+    last = Connection(world, server)
+    assert last.works()
+    assert len(former.read(("flows4",))["flows4"]) == 4
+    assert remaining(former) == 4
+    assert not [hook for hook in former.attached() if hook.startswith("cgroup")]
+    former.close()
+    for connection in (by_nftables, by_ebpf, last):
+        connection.close()
