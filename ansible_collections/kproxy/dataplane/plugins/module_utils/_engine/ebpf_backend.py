@@ -92,8 +92,11 @@ class EbpfPlan(NamedTuple):
     @property
     def empty(self) -> bool:
         """Nothing would be written."""
-        return self.maps.empty and self.settings is None and not self.unattached and (
-            self.share is None or self.share.empty
+        return (
+            self.maps.empty
+            and self.settings is None
+            and not self.unattached
+            and (self.share is None or self.share.empty)
         )
 
     @property
@@ -158,8 +161,13 @@ class EbpfBackend:
         self._attached = self._opened and self._is_attached()
         share = NftablesShare(table)
         self._shared = bool(share.frontends) or self._nftables.exists()
-        return EbpfPlan(plan, None, settings if settings != held else None,
-                        self._nftables.plan_all(share) if self._shared else None, not self._attached)
+        return EbpfPlan(
+            plan,
+            None,
+            settings if settings != held else None,
+            self._nftables.plan_all(share) if self._shared else None,
+            not self._attached,
+        )
 
     def plan(self, table: ServiceTable, delta: TableDelta) -> EbpfPlan:
         """Return what one change asks for."""
@@ -241,8 +249,7 @@ class EbpfBackend:
             old = self.books.ports.get(key)
             if old is not None and key[0].protocol == _UDP:
                 after = {held[:-2] for slots in (new.sets if new else {}).values() for held in slots}
-                gone |= {(old.service, held) for slots in old.sets.values() for held in slots
-                         if held[:-2] not in after}
+                gone |= {(old.service, held) for slots in old.sets.values() for held in slots if held[:-2] not in after}
         return gone
 
     def _leave_endpoints(self, removed: Iterable[tuple[int, bytes]], ports: Iterable[PortKey]) -> None:
@@ -262,11 +269,14 @@ class EbpfBackend:
         for family in _FAMILIES:
             name = "flows%d" % family
             entries = self.plane.read((name,))[name]
-            self.plane.maps[name].delete([
-                key for key, value in entries.items()
-                if (flow := flows.unpack_flow(key, value)).protocol == _UDP
-                and (flow.service, *flow.endpoint) in dead
-            ])
+            self.plane.maps[name].delete(
+                [
+                    key
+                    for key, value in entries.items()
+                    if (flow := flows.unpack_flow(key, value)).protocol == _UDP
+                    and (flow.service, *flow.endpoint) in dead
+                ]
+            )
         self.closed_sockets += close_sockets(self.plane, dead)
 
     # -- the node ---------------------------------------------------------------------------------------------------
@@ -277,9 +287,11 @@ class EbpfBackend:
         return node_entries(table.rules, addresses, links)
 
     def _wanted_settings(self, table: ServiceTable) -> layout.Settings:
-        options = (layout.HOST_ONLY if self.options.host_only else 0) | (
-            layout.PROTECT_NODE_PORTS if self.options.protect_node_ports else 0) | (
-            layout.POD_BY_LINK if pods_by_link(table.rules) else 0)
+        options = (
+            (layout.HOST_ONLY if self.options.host_only else 0)
+            | (layout.PROTECT_NODE_PORTS if self.options.protect_node_ports else 0)
+            | (layout.POD_BY_LINK if pods_by_link(table.rules) else 0)
+        )
         own = list(table.view.primary_addresses)
         own += [held.address for held in local_addresses() if held.scope == "global"]
         node4 = next((ip for ip in own if len(ip) == 4), bytes(4))
@@ -339,9 +351,11 @@ class EbpfBackend:
     def carriers(self) -> dict[FrontendKey, str]:
         """Return by what each frontend is carried: "ebpf" or "nftables"."""
         table = self._rules
-        return {} if table is None else {
-            key: "ebpf" if carried(row) else "nftables" for key, row in table.frontends.items()
-        }
+        return (
+            {}
+            if table is None
+            else {key: "ebpf" if carried(row) else "nftables" for key, row in table.frontends.items()}
+        )
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
@@ -360,8 +374,12 @@ class EbpfBackend:
     def _states(self, rows: Mapping[FrontendKey, MapRow]) -> dict[FrontendKey, FrontendState]:
         names = self.books.numbers.names()
         return {
-            key: FrontendState(str(names.get(row.number, "number %d" % row.number)), row.verdict,
-                               tuple(sorted(row.endpoints)), tuple(sorted(row.local_endpoints)))
+            key: FrontendState(
+                str(names.get(row.number, "number %d" % row.number)),
+                row.verdict,
+                tuple(sorted(row.endpoints)),
+                tuple(sorted(row.local_endpoints)),
+            )
             for key, row in rows.items()
         }
 

@@ -15,6 +15,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.structure import structure_digests
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import names
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.declaration import delete_table_text
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.keys import read_frontend_key
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.mirror import (
     ABSENT,
@@ -27,7 +28,6 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.mirror 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import Pins, Plan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.planner import Planner
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.programmed import programmed
-from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.structure import delete_table_text
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import Key, SetName, Transaction
 
 _FAMILIES = (4, 6)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import Frontend, ServicePortName
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import (
@@ -16,6 +15,12 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table 
     TableDelta,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import names, structure
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.affinity_books import AffinityBooks
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.declaration import (
+    delete_table_text,
+    delete_text,
+    ensure_text,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.elements import (
     NOTHING,
     RowElements,
@@ -24,12 +29,13 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.element
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.keys import endpoint_value, slot_key
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.mirror import (
+    ABSENT,
     FoundTable,
     Held,
     Mirror,
     about_text,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import Pins, Plan
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import Plan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.slots import assign
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import (
     Element,
@@ -41,16 +47,6 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transac
 _GOTO = "goto "
 _MISSING: Held = b"missing"
 _Claims = dict[SetName, set[Key]]
-
-
-class _Affinity(NamedTuple):
-    """The objects that one service port with session affinity owns in one family."""
-
-    suffix: str
-    protocol: int
-    seconds: int
-    cluster: bool
-    local: bool
 
 
 class Planner:
@@ -66,7 +62,7 @@ class Planner:
             for family in self.families
         }
         self._needed: dict[SetName, dict[Key, int]] = {}
-        self._affinity: dict[tuple[int, ServicePortName], _Affinity] = {}
+        self._affinity = AffinityBooks(self.mirror, self._chains)
         self._rules: dict[int, NodeRules] = {}
 
     # ------------------------------------------------------------------ plans
@@ -78,15 +74,17 @@ class Planner:
         """
         plan = Plan()
         self._needed = {}
-        self._affinity = {}
         self._rules = dict(table.rules)
         self.mirror = Mirror()
         for family in self.families:
-            self.mirror.elements.update(found[family].elements)
-            self._chains[family] = set(found[family].chains)
-            self.about[family] = found[family].about
+            # Sets cannot change their declaration: a table of another layout is made anew, so nothing of it counts.
+            adopted = found[family] if _same_layout(found[family]) else ABSENT
+            self.mirror.elements.update(adopted.elements)
+            self._chains[family] = set(adopted.chains)
+            self.about[family] = adopted.about
         # Owners first: what they own is part of the structure that is compared as a whole.
-        self._plan_affinity(table, _service_ports(table.frontends.values()), plan, adopting=True)
+        self._affinity = AffinityBooks(self.mirror, self._chains)
+        self._affinity.adopt(table, plan)
         for family in self.families:
             self._plan_structure(family, found[family], plan)
         claims: _Claims = {}
@@ -102,7 +100,7 @@ class Planner:
             unclaimed = [key for key in self.mirror.of(set_name) if key not in claimed]
             if unclaimed:
                 plan.transaction.deletes.setdefault(set_name, []).extend(unclaimed)
-        plan.pins = [pins for key, owned in self._affinity.items() for pins in _pins(key[0], owned)]
+        plan.pins = self._affinity.all_pins()
         return plan
 
     def plan(self, table: ServiceTable, delta: TableDelta) -> Plan:
@@ -119,8 +117,7 @@ class Planner:
                 if either is not None and either.affinity_seconds:
                     ports.add((key.family, either.service_port))
         self._settle_shared(shared, plan.transaction)
-        if ports:
-            self._plan_affinity(table, ports, plan)
+        self._affinity.plan(table, ports, plan)
         return plan
 
     def accept(self, plan: Plan) -> None:
@@ -130,9 +127,8 @@ class Planner:
     def fingerprint(self, family: int) -> str:
         """Return a digest of the text that the structure of a family is made from, chains per count left out."""
         digest = hashlib.sha256(self._base_text(family).encode())
-        for key in sorted(key for key in self._affinity if key[0] == family):
-            owned = self._objects(family, self._affinity[key])
-            digest.update(structure.ensure_text(family, owned.sets, owned.chains, {}).encode())
+        for owned in self._affinity.objects(family):
+            digest.update(ensure_text(family, owned.sets, owned.chains, {}).encode())
         return digest.hexdigest()
 
     def record_about(self, family: int, digest: str, transaction: Transaction) -> None:
@@ -151,30 +147,20 @@ class Planner:
     def _plan_structure(self, family: int, found: FoundTable, plan: Plan) -> None:
         if found.exists and found.about == about_text(self.fingerprint(family), found.digest):
             return
-        same_layout = found.about.startswith("layout %d," % names.LAYOUT)
-        text = ""
-        if found.exists and not same_layout:
-            # Sets cannot change their declaration: begin anew.
-            text = structure.delete_table_text(family)
-            for set_name in list(self.mirror.elements):
-                if set_name.family == family:
-                    del self.mirror.elements[set_name]
-            self._chains[family] = set()
-            self.about[family] = ""
+        text = delete_table_text(family) if found.exists and not _same_layout(found) else ""
         declared, chains = structure.sets(family), structure.base_chains(family, self._rules[family])
-        for key in sorted(key for key in self._affinity if key[0] == family):
-            owned = self._objects(family, self._affinity[key])
+        for owned in self._affinity.objects(family):
             declared, chains = declared + owned.sets, chains + owned.chains
         known = {item.name for item in chains}
         for name in sorted(self._chains[family] - known):
             if structure.is_pick_chain(name):
                 chains += [item for item in structure.pick_chains(family, name) if item.name not in known]
                 known.update(item.name for item in chains)
-        text += structure.ensure_text(family, declared, chains, structure.interval_elements(self._rules[family]))
+        text += ensure_text(family, declared, chains, structure.interval_elements(self._rules[family]))
         # Chains and sets of Services that lost their affinity, or that somebody else put into our table.
         wanted = {item.name for item in declared}
-        strange_sets = sorted(found.sets - wanted) if same_layout else []
-        plan.retired += structure.delete_text(family, sorted(self._chains[family] - known), strange_sets)
+        strange_sets = sorted(found.sets - wanted) if _same_layout(found) else []
+        plan.retired += delete_text(family, sorted(self._chains[family] - known), strange_sets)
         self._chains[family] = known
         plan.transaction.structure += text
         plan.restructured.add(family)
@@ -187,7 +173,7 @@ class Planner:
                 self._rules[family] = rules
                 chains = structure.base_chains(family, rules)
                 contents = structure.interval_elements(rules)
-                plan.transaction.structure += structure.ensure_text(family, [], chains, contents)
+                plan.transaction.structure += ensure_text(family, [], chains, contents)
                 plan.restructured.add(family)
 
     def _need_chain(self, family: int, name: str, plan: Plan) -> None:
@@ -196,13 +182,13 @@ class Planner:
         declared = [item for item in structure.pick_chains(family, name) if item.name not in self._chains[family]]
         # A chain must exist before a rule can name it: the pick chain comes first.
         declared.reverse()
-        plan.transaction.structure += structure.ensure_text(family, [], declared, {})
+        plan.transaction.structure += ensure_text(family, [], declared, {})
         plan.restructured.add(family)
         self._chains[family].update(item.name for item in declared)
 
     def _base_text(self, family: int) -> str:
         rules = self._rules[family]
-        return structure.ensure_text(
+        return ensure_text(
             family, structure.sets(family), structure.base_chains(family, rules), structure.interval_elements(rules)
         )
 
@@ -322,77 +308,6 @@ class Planner:
                 if present:
                     transaction.delete(set_name, key)
 
-    # ------------------------------------------------------------------ session affinity
-
-    def _plan_affinity(
-        self,
-        table: ServiceTable,
-        ports: Iterable[tuple[int, ServicePortName]],
-        plan: Plan,
-        adopting: bool = False,
-    ) -> None:
-        """Make the objects of service ports with affinity, fill their members, retire what is no longer used.
-
-        adopting: note the owners only; whether their objects are there is seen with the structure as a whole.
-        """
-        for port in sorted(ports):
-            family, name = port
-            rows = [
-                row
-                for row in table.frontends_of((name.namespace, name.name))
-                if row.service_port == name and row.key.family == family and row.affinity_seconds
-            ]
-            cluster = {endpoint_value(endpoint) for row in rows for endpoint in row.cluster_endpoints}
-            local = {endpoint_value(endpoint) for row in rows for endpoint in row.local_endpoints}
-            known = self._affinity.get(port)
-            if not cluster and not local:
-                if known is not None:
-                    del self._affinity[port]
-                    self._retire(family, known, None, plan)
-                continue
-            wanted = _Affinity(
-                names.affinity_id(name), name.protocol, rows[0].affinity_seconds, bool(cluster), bool(local)
-            )
-            self._affinity[port] = wanted
-            if wanted != known and not adopting:
-                owned = self._objects(family, wanted)
-                plan.transaction.structure += structure.ensure_text(family, owned.sets, owned.chains, {})
-                plan.restructured.add(family)
-                self._chains[family].update(item.name for item in owned.chains)
-                if known is not None:
-                    self._retire(family, known, wanted, plan)
-            for is_local, members in ((False, cluster), (True, local)):
-                if members:
-                    self._put_members(family, wanted, is_local, members, plan)
-
-    def _put_members(self, family: int, owned: _Affinity, is_local: bool, members: set[bytes], plan: Plan) -> None:
-        set_name = SetName(family, structure.members_set(owned.suffix, is_local))
-        held = self.mirror.of(set_name)
-        gone = [key for key in held if key not in members]
-        if gone:
-            plan.transaction.deletes.setdefault(set_name, []).extend(gone)
-            plan.pins += [pins for pins in _pins(family, owned) if pins.members == set_name]
-        for key in sorted(members):
-            if key not in held:
-                plan.transaction.add(set_name, key)
-
-    def _retire(self, family: int, known: _Affinity, wanted: _Affinity | None, plan: Plan) -> None:
-        old = self._objects(family, known)
-        new = self._objects(family, wanted) if wanted is not None else structure.AffinityObjects([], [])
-        kept = {item.name for item in new.sets + new.chains}
-        chains = [item.name for item in old.chains if item.name not in kept]
-        declared = [item.name for item in old.sets if item.name not in kept]
-        plan.retired += structure.delete_text(family, chains, declared)
-        self._chains[family].difference_update(chains)
-        for name in declared:
-            self.mirror.elements.pop(SetName(family, name), None)
-        plan.restructured.add(family)
-
-    def _objects(self, family: int, owned: _Affinity) -> structure.AffinityObjects:
-        return structure.affinity_objects(
-            family, owned.suffix, owned.protocol, owned.seconds, owned.cluster, owned.local
-        )
-
     def _element_sets(self) -> list[SetName]:
         skipped = (names.POD_ADDRESSES, names.NODE_PORT_ADDRESSES, names.SERVICE_CIDRS, names.ABOUT)
         return [
@@ -407,16 +322,5 @@ class Planner:
 _ABOUT_KEY = (1).to_bytes(4, sys.byteorder)
 
 
-def _pins(family: int, owned: _Affinity) -> list[Pins]:
-    found = []
-    for is_local, used in ((False, owned.cluster), (True, owned.local)):
-        if used:
-            maps = [SetName(family, structure.pins_map(owned.suffix, is_local))]
-            if family == 6:
-                maps.append(SetName(family, structure.pin_ports_map(owned.suffix, is_local)))
-            found.append(Pins(tuple(maps), SetName(family, structure.members_set(owned.suffix, is_local))))
-    return found
-
-
-def _service_ports(rows: Iterable[Frontend]) -> set[tuple[int, ServicePortName]]:
-    return {(row.key.family, row.service_port) for row in rows if row.affinity_seconds}
+def _same_layout(found: FoundTable) -> bool:
+    return found.about.startswith("layout %d," % names.LAYOUT)
