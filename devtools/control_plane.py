@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from devtools.api_admin import Admin, ControlPlaneError, NotFoundError
 from devtools.apiserver.auth import ADMIN_GROUP, KUBE_PROXY
@@ -80,13 +80,13 @@ class ControlPlane:
         self._admin: Admin | None = None
         self._admin_tls: ssl.SSLContext | None = None
 
-    def __enter__(self) -> ControlPlane:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self) -> ControlPlane:
+    def start(self) -> Self:
         """Start everything; return once the API server is ready."""
         try:
             with inside(self.network_namespace):
