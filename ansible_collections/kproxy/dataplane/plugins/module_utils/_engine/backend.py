@@ -60,6 +60,9 @@ class Backend(Protocol):
     def preview(self, plan: Any) -> tuple[Mapping[FrontendKey, FrontendState], Mapping[FrontendKey, FrontendState]]:
         """Return the frontends in the kernel before and after a plan that has not been committed."""
 
+    def undisturbed(self) -> bool:
+        """Tell, at next to no cost, that nothing can have altered what the last commit left; when in doubt, no."""
+
     def exists(self) -> bool:
         """Tell whether anything of ours is in the kernel."""
 

@@ -383,6 +383,10 @@ class EbpfBackend:
             for key, row in rows.items()
         }
 
+    def undisturbed(self) -> bool:
+        """Never certain: maps have no generation."""
+        return False
+
     def exists(self) -> bool:
         """Tell whether anything of ours is pinned."""
         return self.plane.exists()

@@ -92,8 +92,8 @@ class Engine:
         return self._sync(read_back=not self._in_step)
 
     def audit(self) -> SyncResult:
-        """Read the kernel back and repair what is not as it should be. Raises CommitError."""
-        return self._sync(read_back=True)
+        """Read the kernel back, unless nothing can have altered it, and repair what is wrong. Raises CommitError."""
+        return self._sync(read_back=not (self._in_step and self.backend.undisturbed()))
 
     def preview(self) -> Preview:
         """Return what an audit would do now, writing nothing. The next sync reads the kernel back again."""

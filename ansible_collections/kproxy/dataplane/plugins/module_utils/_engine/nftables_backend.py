@@ -48,6 +48,7 @@ class NftablesBackend:
         self._families = families
         self._nft = nft if nft is not None else NftCommand()
         self._kernel = Nfnetlink(names.TABLE)
+        self._known_generation: int | None = None
 
     @property
     def port(self) -> int:
@@ -56,6 +57,7 @@ class NftablesBackend:
 
     def plan_all(self, table: ServiceTable) -> Plan:
         """Read our tables and return what makes them be as the service table says."""
+        self._known_generation = self._kernel.generation()
         return self.planner.plan_all(table, {family: self._read(family) for family in self._families})
 
     def plan(self, table: ServiceTable, delta: TableDelta) -> Plan:
@@ -72,11 +74,19 @@ class NftablesBackend:
                 self._nft.load(plan.transaction.structure)
             if not plan.retired:
                 self._record_structure(plan, plan.transaction)
+            known, self._known_generation = self._known_generation, None
             if plan.transaction.size:
-                self._kernel.commit(plan.transaction)
+                result = self._kernel.commit(plan.transaction)
+                if known is not None and not result.foreign and result.generation == known + result.batches:
+                    known = result.generation
+                else:
+                    known = None
             self.planner.accept(plan)
             if plan.retired:
                 self._retire(plan)
+            # nft and the removal of pins make generations that are ours but that nobody numbered for us.
+            if not (plan.transaction.structure or plan.retired or plan.pins):
+                self._known_generation = known
             for pins in plan.pins:
                 self._drop_stale_pins(pins)
         except ElementError as error:
@@ -89,6 +99,13 @@ class NftablesBackend:
         after = self.planner.mirror.copy()
         after.accept(plan.transaction)
         return self._states(self.planner.mirror), self._states(after)
+
+    def undisturbed(self) -> bool:
+        """Tell whether the ruleset still is of the generation in which our books were right.
+
+        Every change of a ruleset from user space makes a new generation; only packets that learn pins do not.
+        """
+        return self._known_generation is not None and self._known_generation == self._kernel.generation()
 
     def exists(self) -> bool:
         """Tell whether a table of ours is there, of either family."""
