@@ -1,4 +1,4 @@
-"""What a rollback promises of each node: kube-proxy back, ours gone, connections alive; and the same without a controller."""
+"""What a rollback promises of each node: kube-proxy back, ours gone, connections alive, also without a controller."""
 
 from __future__ import annotations
 

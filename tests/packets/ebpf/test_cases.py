@@ -128,7 +128,7 @@ def test_case_23_connected_udp_sockets_are_closed(worlds: Any) -> None:
     def dialled(where: NetworkNamespace, source: str, endpoint: str) -> socket.socket:
         """Connect to the Service until the wanted endpoint is the one chosen."""
         for _ in range(200):
-            client = world.client(where, socket.SOCK_DGRAM, source)
+            client: socket.socket = world.client(where, socket.SOCK_DGRAM, source)
             client.connect(vip)
             if chosen(client, servers) == endpoint:
                 return client
