@@ -1,0 +1,162 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Judge a node by named checks.
+
+Each check is a claim that holds, does not, or has nothing to be tried on here; a warning is a claim that does not hold
+and costs nothing yet. The names are stable: dashboards and JUnit histories know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+OK = "ok"
+FAIL = "fail"
+WARN = "warn"
+SKIP = "skip"
+
+
+class Check(NamedTuple):
+    name: str
+    result: str
+    message: str
+
+
+class Evidence(NamedTuple):
+    """What was collected on a node. An empty part was not asked for, and its checks are skipped.
+
+    status, agreement: `kproxyctl status` and `kproxyctl verify`. residue: of module residue_info. probe: of module
+    probe. preflight: findings of the filter preflight.
+    """
+
+    status: Mapping[str, Any]
+    agreement: Mapping[str, Any]
+    residue: Mapping[str, Any]
+    probe: Mapping[str, Any]
+    preflight: Iterable[Mapping[str, Any]]
+
+
+def _claim(holds: bool, good: str, bad: str, otherwise: str = FAIL) -> tuple[str, str]:
+    return (OK, good) if holds else (otherwise, bad)
+
+
+def _no_process(evidence: Evidence) -> tuple[str, str]:
+    running = evidence.residue.get("kube_proxy_running")
+    if running is None:
+        return SKIP, "not looked for"
+    return _claim(not running, "no kube-proxy runs here", f"kube-proxy runs as process {', '.join(map(str, running))}")
+
+
+def _no_residue(evidence: Evidence) -> tuple[str, str]:
+    counts = evidence.residue.get("counts")
+    if counts is None:
+        return SKIP, "not looked for"
+    said = ", ".join(f"{owner} {count}" for owner, count in sorted(counts.items()))
+    return _claim(counts["kube-proxy"] == 0, said, f"{said}; remove it with kproxy.dataplane.residue")
+
+
+def _in_step(evidence: Evidence) -> tuple[str, str]:
+    status = evidence.status
+    if not status:
+        return SKIP, "the sidecar was not asked"
+    waiting = ", ".join(map(str, status.get("waitingFor") or ())) or status.get("lastError") or "it does not say why"
+    return _claim(bool(status["inStep"]), f"generation {status.get('generation')}", f"not in step: {waiting}")
+
+
+def _healthy(evidence: Evidence) -> tuple[str, str]:
+    if not evidence.status:
+        return SKIP, "the sidecar was not asked"
+    return _claim(bool(evidence.status["healthy"]), "healthy", "the sidecar says that it is not healthy")
+
+
+def _eligible(evidence: Evidence) -> tuple[str, str]:
+    if not evidence.status:
+        return SKIP, "the sidecar was not asked"
+    eligible = bool(evidence.status.get("nodeEligible"))
+    return _claim(eligible, "the Node is known and stays", "the Node is unknown, or is to be removed", WARN)
+
+
+def _sources(evidence: Evidence) -> tuple[str, str]:
+    sources = evidence.status.get("sources")
+    if not sources:
+        return SKIP, "the sidecar was not asked"
+    lost = [str(item["kind"]) for item in sources if not item.get("connected")]
+    return _claim(not lost, f"{len(sources)} kinds are watched", f"no connection for {', '.join(lost)}")
+
+
+def _objects(evidence: Evidence) -> tuple[str, str]:
+    if not evidence.status:
+        return SKIP, "the sidecar was not asked"
+    refused = evidence.status.get("refused") or ()
+    return _claim(not refused, "every object was understood", f"{len(refused)} refused, see kproxyctl status", WARN)
+
+
+def _agreement(evidence: Evidence) -> tuple[str, str]:
+    if not evidence.agreement:
+        return SKIP, "the sidecar was not asked"
+    wrong = evidence.agreement.get("error") or f"{evidence.agreement.get('elements')} elements differ"
+    return _claim(bool(evidence.agreement.get("agrees")), "the kernel holds what is wanted", str(wrong))
+
+
+def _dialled(wanted: Callable[[Mapping[str, Any]], bool]) -> Callable[[Evidence], tuple[str, str]]:
+    """Return a check of the probe's results that are wanted."""
+
+    def check(evidence: Evidence) -> tuple[str, str]:
+        rows = [row for row in evidence.probe.get("results") or () if wanted(row)]
+        if not rows:
+            return SKIP, "there is none to dial here"
+        wrong = [f"{row['address']}: {row['wrong'][0]}" for row in rows if row.get("wrong")]
+        return _claim(not wrong, f"{len(rows)} dialled", "; ".join(wrong[:3]))
+
+    return check
+
+
+def _kind(*kinds: str, node: bool | None = None) -> Callable[[Mapping[str, Any]], bool]:
+    def wanted(row: Mapping[str, Any]) -> bool:
+        return row["kind"] in kinds and node in (None, row["client"] == "node")
+
+    return wanted
+
+
+def _findings(*names: str) -> Callable[[Evidence], tuple[str, str]]:
+    """Return a check that no finding of these names blocks, warns or has to be fixed."""
+
+    def check(evidence: Evidence) -> tuple[str, str]:
+        found = [item for item in evidence.preflight if item["check"].startswith(names)]
+        if not found:
+            return SKIP, "not looked at"
+        wrong = [item for item in found if item["result"] in ("block", "fix", "warn")]
+        worst = FAIL if any(item["result"] == "block" for item in wrong) else WARN
+        return _claim(not wrong, f"{len(found)} looked at", "; ".join(str(item["message"]) for item in wrong), worst)
+
+    return check
+
+
+CHECKS: tuple[tuple[str, Callable[[Evidence], tuple[str, str]]], ...] = (
+    ("kube-proxy does not run", _no_process),
+    ("kube-proxy left nothing", _no_residue),
+    ("sidecar is in step", _in_step),
+    ("sidecar is healthy", _healthy),
+    ("sources are connected", _sources),
+    ("node is eligible", _eligible),
+    ("every object was understood", _objects),
+    ("kernel holds what is wanted", _agreement),
+    ("cluster IPs from the node", _dialled(_kind("cluster-ip", node=True))),
+    ("cluster IPs from pods", _dialled(_kind("cluster-ip", node=False))),
+    ("NodePorts", _dialled(_kind("node-port"))),
+    ("external IPs", _dialled(_kind("external-ip"))),
+    ("load balancer IPs", _dialled(_kind("load-balancer"))),
+    ("cluster DNS", _dialled(lambda row: "kube-dns" in row["service"])),
+    ("API server through its Service", _dialled(lambda row: row["service"].startswith("default/kubernetes"))),
+    ("services without endpoints refuse", _dialled(lambda row: row["expected"] == "reject")),
+    ("local policy drops where it must", _dialled(lambda row: row["expected"] == "drop")),
+    ("no other chain drops", _findings("forward_drop", "input_drop")),
+    ("connection table has room", _findings("conntrack")),
+    ("forwarding is on", _findings("ipv4_forwarding", "ipv6_forwarding")),
+)
+
+
+def run(evidence: Evidence) -> list[Check]:
+    """Return every check with its result, in a fixed order."""
+    return [Check(name, *judge(evidence)) for name, judge in CHECKS]

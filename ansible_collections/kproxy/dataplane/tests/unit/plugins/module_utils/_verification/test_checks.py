@@ -1,0 +1,111 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Named checks and their reports."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import pytest
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._verification import report
+from ansible_collections.kproxy.dataplane.plugins.module_utils._verification.checks import CHECKS, Check, Evidence, run
+
+COUNTS = {"kube-proxy": 0, "kubelet": 5}
+STATUS = {
+    "inStep": True,
+    "healthy": True,
+    "nodeEligible": True,
+    "generation": 7,
+    "sources": [{"kind": "Service", "connected": True}],
+    "refused": [],
+}
+
+
+def row(kind: str, service: str = "shop/web:http", client: str = "node", **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "service": service, "client": client, "address": "x", "expected": "dnat", "wrong": [], **more}
+
+
+GOOD: dict[str, Any] = {
+    "status": STATUS,
+    "agreement": {"agrees": True},
+    "residue": {"counts": COUNTS, "kube_proxy_running": []},
+    "probe": {
+        "results": [
+            row("cluster-ip"),
+            row("cluster-ip", "kube-system/kube-dns:dns", "pod-1"),
+            row("cluster-ip", "default/kubernetes:https"),
+            row("node-port"),
+            row("external-ip"),
+            row("load-balancer", expected="drop"),
+            row("cluster-ip", "shop/cache:redis", expected="reject"),
+        ]
+    },
+    "preflight": [
+        {"check": "forward_drop", "result": "ok", "message": ""},
+        {"check": "conntrack_max", "result": "ok", "message": ""},
+        {"check": "ipv4_forwarding", "result": "ok", "message": ""},
+    ],
+}
+
+
+def results(**changed: Any) -> dict[str, str]:
+    return {check.name: check.result for check in run(Evidence(**{**GOOD, **changed}))}
+
+
+def test_a_good_node_passes_every_check() -> None:
+    assert len(CHECKS) >= 14
+    assert set(results().values()) == {"ok"}
+
+
+BAD = [
+    ("kube-proxy does not run", {"residue": {"counts": COUNTS, "kube_proxy_running": [7]}}, "fail"),
+    ("kube-proxy left nothing", {"residue": {"counts": {"kube-proxy": 3}, "kube_proxy_running": []}}, "fail"),
+    ("sidecar is in step", {"status": {**STATUS, "inStep": False, "waitingFor": ["Node"]}}, "fail"),
+    ("sidecar is healthy", {"status": {**STATUS, "healthy": False}}, "fail"),
+    ("sources are connected", {"status": {**STATUS, "sources": [{"kind": "Node", "connected": False}]}}, "fail"),
+    ("node is eligible", {"status": {**STATUS, "nodeEligible": False}}, "warn"),
+    ("every object was understood", {"status": {**STATUS, "refused": ["x"]}}, "warn"),
+    ("kernel holds what is wanted", {"agreement": {"agrees": False, "elements": 2}}, "fail"),
+    ("NodePorts", {"probe": {"results": [row("node-port", wrong=["was led nowhere"])]}}, "fail"),
+    ("cluster DNS", {"probe": {"results": [row("cluster-ip", "kube-system/kube-dns:dns", wrong=["x"])]}}, "fail"),
+    ("no other chain drops", {"preflight": [{"check": "input_drop", "result": "warn", "message": "m"}]}, "warn"),
+    ("forwarding is on", {"preflight": [{"check": "ipv6_forwarding", "result": "block", "message": "m"}]}, "fail"),
+]
+
+
+@pytest.mark.parametrize(("name", "changed", "result"), BAD, ids=[entry[0] for entry in BAD])
+def test_what_is_wrong_is_found(name: str, changed: dict[str, Any], result: str) -> None:
+    assert results(**changed)[name] == result
+
+
+def test_parts_that_were_not_asked_for_are_skipped() -> None:
+    found = run(Evidence({}, {}, {}, {}, ()))
+    assert {check.result for check in found} == {"skip"}
+
+
+CHECKED = [
+    Check("a", "ok", "fine"),
+    Check("bb", "fail", "not <well>"),
+    Check("c", "skip", "none"),
+    Check("d", "warn", "w"),
+]
+
+
+def test_table() -> None:
+    assert report.table(CHECKED) == [
+        "ok    a   fine",
+        "fail  bb  not <well>",
+        "skip  c   none",
+        "warn  d   w",
+        "2 of 3 hold, 1 with a warning, 1 skipped",
+    ]
+
+
+def test_junit() -> None:
+    suite = ElementTree.fromstring(report.junit("n1", CHECKED))
+    assert suite.attrib == {"name": "kproxy.dataplane.verify.n1", "tests": "4", "failures": "1", "skipped": "1"}
+    failure = suite.find("testcase[@name='bb']/failure")
+    assert failure is not None
+    assert failure.get("message") == "not <well>"
