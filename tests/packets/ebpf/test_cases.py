@@ -6,7 +6,7 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +94,11 @@ class World:
             namespace.close()
 
 
+Make = Callable[..., World]
+
+
 @pytest.fixture
-def worlds() -> Iterator[Any]:
+def worlds() -> Iterator[Make]:
     made: list[World] = []
 
     def make(endpoints: list[str], pods: list[str], host_only: bool = False, **config: Any) -> World:
@@ -116,7 +119,7 @@ def chosen(client: socket.socket, servers: dict[str, socket.socket]) -> str:
     return next(ip for ip, server in servers.items() if server is ready[0])
 
 
-def test_case_23_connected_udp_sockets_are_closed(worlds: Any) -> None:
+def test_case_23_connected_udp_sockets_are_closed(worlds: Make) -> None:
     case, vip = "23-ebpf-connected-udp-socket", ("10.96.0.10", 53)
     gone, stays, new = "10.244.3.9", "10.244.2.9", "10.244.3.10"
     world = worlds([gone, stays, new], ["10.244.1.41", "10.244.1.42", "10.244.1.44"])
@@ -160,7 +163,7 @@ def test_case_23_connected_udp_sockets_are_closed(worlds: Any) -> None:
     assert seen == {stays, new}
 
 
-def test_case_24_host_namespace_only(worlds: Any) -> None:
+def test_case_24_host_namespace_only(worlds: Make) -> None:
     vip, endpoints = ("10.96.240.1", 80), ["10.244.1.141", "10.244.2.141"]
     world = worlds(endpoints, ["10.244.1.42"], host_only=True)
     servers = {ip: world.serve(ip, 8080, socket.SOCK_STREAM) for ip in endpoints}
@@ -188,7 +191,7 @@ LATE = [
 
 
 @pytest.mark.parametrize(("ranges", "serving"), LATE)
-def test_case_11_node_ports_on_late_addresses(worlds: Any, ranges: list[str], serving: set[str]) -> None:
+def test_case_11_node_ports_on_late_addresses(worlds: Make, ranges: list[str], serving: set[str]) -> None:
     world = worlds(["10.244.2.95"], ["10.244.1.9"], nodePortAddresses=ranges, nodeIPs=[NODE])
     server = world.serve("10.244.2.95", 8080, socket.SOCK_STREAM)
     late = ["192.0.2.200", "198.51.100.140"]

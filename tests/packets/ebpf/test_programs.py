@@ -83,7 +83,7 @@ def checksum(data: bytes) -> int:
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
+    return int(~total & 0xFFFF)
 
 
 def tcp4(source: bytes, destination: bytes, sport: int, dport: int, flags: int = 2) -> bytes:
