@@ -239,14 +239,13 @@ def test_a_running_kube_proxy_is_refused(node: Namespace, tmp_path: Path) -> Non
 
 
 def test_a_node_without_anything_is_no_error(node: Namespace) -> None:
-    assert node.module("residue") == {
+    result = node.module("residue")
+    result.pop("invocation", None)  # Only some releases of ansible-core add it.
+    assert result == {
         "changed": False,
         "removed": [],
         "kept": [],
         "counts": {"kube-proxy": 0, "kubelet": 0, "network-policy-agent": 0, "either": 0, "kproxy": 0, "foreign": 0},
-        "invocation": {
-            "module_args": {"state": "absent", "owners": ["kube-proxy"], "node_ports": [], "forward_drop": "refuse"}
-        },
     }
 
 
