@@ -111,7 +111,7 @@ def pod_names_by_address(manifests: Iterable[Mapping[str, Any]]) -> dict[str, st
 def kube_chains(lab: Lab, node: Node) -> list[str]:
     """Return the names of all KUBE- chains of a node, in both iptables back ends and in nftables."""
     script = "iptables-save; ip6tables-save; iptables-legacy-save; ip6tables-legacy-save; nft -t list ruleset"
-    text = ssh.execute(lab, node, ["sh", "-c", f"'({script}) 2>/dev/null'"])
+    text = ssh.execute(lab, node, ["sh", "-c", f"({script}) 2>/dev/null"])
     return sorted(set(re.findall(r"^\s*(?::|chain )(KUBE-\S+)", text, re.MULTILINE)))
 
 
