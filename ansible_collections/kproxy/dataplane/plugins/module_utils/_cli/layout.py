@@ -41,6 +41,23 @@ def services(documents: Sequence[Document]) -> list[str]:
     )
 
 
+def raw_backends(documents: Sequence[Document]) -> list[str]:
+    """Lay out what the eBPF maps hold, one line per endpoint, slots in their order."""
+    rows: list[tuple[object, ...]] = []
+    for one in documents:
+        flags = ",".join(
+            [
+                *(["affinity"] if one["affinitySeconds"] else []),
+                *(["source-ranges"] if one["sourceRanges"] else []),
+            ]
+        )
+        held: list[tuple[object, str, str]] = [(slot, text, "") for slot, text in enumerate(one["endpoints"])]
+        held += [(slot, text, "local") for slot, text in enumerate(one["localEndpoints"])]
+        for slot, text, kind in held or [("-", one["verdict"], "")]:
+            rows.append((one["frontend"], one["number"], slot, text, kind or "-", flags or "-"))
+    return columns(("FRONTEND", "NUMBER", "SLOT", "ENDPOINT", "SET", "FLAGS"), rows)
+
+
 def backends(documents: Sequence[Document]) -> list[str]:
     """Lay out endpoints."""
     if not documents:

@@ -15,8 +15,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._cli import exit_codes, layout
+from ansible_collections.kproxy.dataplane.plugins.module_utils._cli import exit_codes, layout, raw_maps
 from ansible_collections.kproxy.dataplane.plugins.module_utils._cli.client import DaemonDown, Refused, ask
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import (
+    DEFAULT_ROOT,
+    NoBpffs,
+    Unsupported,
+)
 
 SOCKET = "/run/kproxy/kproxyd.sock"
 TABLES = (("ip", "kproxy"), ("ip6", "kproxy"))
@@ -57,9 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     command("services", _services, "every address a client can dial here, and what happens then").add_argument(
         "-n", "--namespace", default="", help="only Services of this namespace"
     )
-    command("backends", _backends, "every endpoint that can be reached from here").add_argument(
-        "service", nargs="?", default="", metavar="[NAMESPACE/]SERVICE"
-    )
+    backends = command("backends", _backends, "every endpoint that can be reached from here")
+    backends.add_argument("service", nargs="?", default="", metavar="[NAMESPACE/]SERVICE")
+    backends.add_argument("--raw", action="store_true", help="read the eBPF maps in the kernel, without kproxyd")
+    backends.add_argument("--bpf-directory", default=DEFAULT_ROOT, help="where they are pinned (default: %(default)s)")
     command("show", _show, "all about one Service, or without a name the tables in the kernel").add_argument(
         "service", nargs="?", default="", metavar="[NAMESPACE/]SERVICE"
     )
@@ -88,8 +94,23 @@ def _services(arguments: argparse.Namespace) -> int:
 
 
 def _backends(arguments: argparse.Namespace) -> int:
+    if arguments.raw:
+        return _raw_backends(arguments)
     namespace, service = _split(arguments.service)
     _print(arguments, ask(arguments.socket, "backends", namespace=namespace, service=service), layout.backends)
+    return exit_codes.OK
+
+
+def _raw_backends(arguments: argparse.Namespace) -> int:
+    try:
+        found = raw_maps.read(arguments.bpf_directory)
+    except (OSError, NoBpffs, Unsupported) as error:
+        sys.stderr.write(f"kproxyctl: the eBPF maps cannot be read: {error}\n")
+        return exit_codes.PROBLEM
+    if found is None:
+        sys.stderr.write(f"kproxyctl: no eBPF maps are pinned under {arguments.bpf_directory}\n")
+        return exit_codes.PROBLEM
+    _print(arguments, found, layout.raw_backends)
     return exit_codes.OK
 
 
