@@ -5,6 +5,9 @@ Also run as a program between two boots of a node: a reboot must find an empty k
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -90,8 +93,11 @@ def disconnect(lab: Lab, node: Node) -> None:
 
 
 def remove_fabric(lab: Lab) -> None:
-    """Remove the bridge's namespace, if any."""
+    """Remove the bridge's namespace, if any, and end what still runs in it, such as the demo's API server."""
     if exists(lab.fabric):
+        for pid in run(["ip", "netns", "pids", lab.fabric]).split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
         succeeds(["ip", "-n", lab.fabric, "link", "del", "br0"])
         run(["ip", "netns", "del", lab.fabric])
 
