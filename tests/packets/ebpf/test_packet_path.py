@@ -193,15 +193,18 @@ def test_outsider(world: World, family: int, dialled: str, policy: str, seen: st
         assert client.recv(8192) == BIG[4000:9000]
 
 
+@pytest.mark.parametrize("affinity", ["None", "ClientIP"])
 @pytest.mark.parametrize("family", [4, 6])
-def test_pod_reaches_itself(world: World, family: int) -> None:
-    world.sync(*objects(), *slices())
+def test_pod_reaches_itself(world: World, family: int, affinity: str) -> None:
+    """Case 12; the second connection follows the pin of the first."""
+    world.sync(*objects(sessionAffinity=affinity), *slices())
     server = world.serve(world.pod, POD[family], 8080, socket.SOCK_STREAM)
-    with world.client_socket(world.pod, family, socket.SOCK_STREAM) as client:
-        client.connect((CLUSTER_IP[family], 80))
-        connection, peer = server.accept()
-        with connection:
-            assert peer[0] == NODE[family]
+    for _ in range(2):
+        with world.client_socket(world.pod, family, socket.SOCK_STREAM) as client:
+            client.connect((CLUSTER_IP[family], 80))
+            connection, peer = server.accept()
+            with connection:
+                assert peer[0] == NODE[family]
 
 
 @pytest.mark.parametrize("family", [4, 6])

@@ -70,7 +70,7 @@ class Books:
         for (_name, family), entries in self.ports.items():
             maps["frontends%d" % family].update(entries.frontends)
             maps["slots%d" % family].update(_slots(entries))
-            maps["members%d" % family].update(dict.fromkeys(entries.members, PRESENT))
+            maps["members%d" % family].update(entries.members)
             maps["ranges%d" % family].update(dict.fromkeys(entries.ranges, PRESENT))
         for ip in self._cluster_ips:
             maps["cluster_ips%d" % (4 if len(ip) == 4 else 6)][ip] = PRESENT
@@ -177,7 +177,7 @@ def _diff_port(plan: MapPlan, family: int, old: PortEntries | None, new: PortEnt
     for name, before, after in (
         ("frontends", old.frontends if old else {}, new.frontends if new else {}),
         ("slots", _slots(old) if old else {}, _slots(new) if new else {}),
-        ("members", _present(old.members if old else ()), _present(new.members if new else ())),
+        ("members", old.members if old else {}, new.members if new else {}),
         ("ranges", _present(old.ranges if old else ()), _present(new.ranges if new else ())),
     ):
         full = "%s%d" % (name, family)

@@ -38,7 +38,7 @@ class PortEntries(NamedTuple):
     service: int
     frontends: dict[bytes, bytes]
     sets: dict[int, tuple[bytes, ...]]
-    members: tuple[bytes, ...]
+    members: dict[bytes, bytes]
     ranges: tuple[bytes, ...]
     cluster_ips: tuple[bytes, ...]
 
@@ -122,8 +122,11 @@ def port_entries(rows: Sequence[Frontend], service: int, current: dict[int, tupl
         frontends[layout.frontend_key(*row.key)] = value.pack()
     if not any(carried(row) for row in rows):
         sets = {}
-    members = tuple(layout.member_key(number, held) for number, slots in sets.items() for held in slots) \
-        if seconds else ()
+    members = {
+        layout.member_key(number, held): layout.unpack_endpoint(held)[2].to_bytes(4, "little")
+        for number, slots in (sets.items() if seconds else ())
+        for held in slots
+    }
     return PortEntries(service, frontends, sets, members, ranges,
                        tuple({row.key.ip for row in rows if row.kind == CLUSTER_IP}))
 

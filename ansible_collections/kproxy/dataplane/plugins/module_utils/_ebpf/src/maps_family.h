@@ -41,7 +41,10 @@ struct {
 	__type(value, struct NAME(endpoint));
 } NAME(slots) SEC(".maps");
 
-/* Endpoints of services with affinity: a pin counts only while its endpoint is still a member of the set. */
+/*
+ * Endpoints of services with affinity: a pin counts only while its endpoint is still a member of the set. The value is
+ * the endpoint's flags, which may change while clients are pinned to it.
+ */
 struct NAME(member_key) {
 	__u32 set;
 	struct NAME(endpoint) endpoint;	/* flags 0 */

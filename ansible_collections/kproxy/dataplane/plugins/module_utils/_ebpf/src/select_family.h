@@ -72,8 +72,11 @@ INLINE bool NAME(choose_endpoint)(const struct frontend_value *frontend, bool lo
 		if (pin && fresh.seen - pin->seen <= frontend->affinity_seconds * 1000000000ULL) {
 			struct NAME(member_key) member = { .set = slot.set, .endpoint = pin->endpoint };
 
-			if (bpf_map_lookup_elem(&NAME(members), &member)) {
+			const __u32 *flags = bpf_map_lookup_elem(&NAME(members), &member);
+
+			if (flags) {
 				*chosen = pin->endpoint;
+				chosen->flags = *flags;
 				fresh.endpoint = pin->endpoint;
 				bpf_map_update_elem(&NAME(affinity), &pin_key, &fresh, BPF_ANY);
 				return true;
