@@ -13,10 +13,16 @@ import pytest
 
 from devtools.lab import cgroups, machines, network, pods, ssh
 from devtools.lab.pods import Pod
-from devtools.lab.topology import Lab, Node
+from devtools.lab.topology import RUN, Lab, Node
 
 GPU_A, GPU_B = Node("gpu-a"), Node("gpu-b")
 WEB = Pod("web", 7, (("TCP", 80), ("UDP", 53)))
+
+
+def forget(lab: Lab) -> None:
+    """Remove a lab that nobody will ever use again, with its lock."""
+    machines.down(lab)
+    (RUN / f"{lab.instance}.lock").unlink()
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +32,7 @@ def lab() -> Iterator[Lab]:
         machines.up(made, [GPU_A, GPU_B])
         yield made
     finally:
-        machines.down(made)
+        forget(made)
 
 
 def test_a_second_up_starts_nothing(lab: Lab) -> None:
@@ -91,7 +97,7 @@ def test_a_killed_lab_is_rebuilt_and_removed_without_a_trace() -> None:
         assert machines.up(lab, [GPU_A]) == [GPU_A]
         assert ssh.execute(lab, GPU_A, ["hostname"]) == "gpu-a\n"
     finally:
-        machines.down(lab)
+        forget(lab)
     assert not network.exists(lab.fabric)
     assert machines.leftover_nodes(lab) == []
     assert not lab.state.exists()
@@ -113,4 +119,4 @@ def test_two_labs_side_by_side_do_not_meet(lab: Lab) -> None:
         found = subprocess.run(ssh.command(lab, GPU_A, "test -e /only-here"), check=False)
         assert found.returncode == 1
     finally:
-        machines.down(other)
+        forget(other)
