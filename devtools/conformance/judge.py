@@ -142,12 +142,12 @@ def _judge_masquerade(probe: Probe, seen: Sequence[Observation], at: Circumstanc
 
 
 def needless_masquerades(probe: Probe, seen: Sequence[Observation], at: Circumstances) -> int:
-    """How many connections of a client to itself were accepted unmasqueraded although the case wants masquerade."""
+    """How many connections of this node's sockets were accepted unmasqueraded although the case wants masquerade."""
     wanted = probe.expect.masquerade
-    if not at.needless_masquerade or wanted is None:
+    if not at.needless_masquerade or wanted is None or probe.client.kind not in SOCKET_KINDS:
         return 0
     return sum(
-        one.source_kept and one.server.ip == probe.client.ip and wanted.get(one.server, False)
+        one.source_kept and wanted.get(one.server, False)
         for one in seen
         if one.server is not None
     )

@@ -17,7 +17,7 @@ from devtools.conformance.observation import ANSWERED, Observation
 from devtools.conformance.population import has_affinity, is_pinned
 from devtools.conformance.traffic import Shot
 
-NEEDLESS_MASQUERADE = "connections of a pod to itself without masquerade"
+NEEDLESS_MASQUERADE = "connections translated at the socket, where masquerading is needless"
 FEW = 2
 """Connections for a verdict that leaves nothing to chance."""
 DOUBTFUL_DEVIATIONS, SURE_PER_ENDPOINT = 3.0, 80
