@@ -1,7 +1,8 @@
 """`python -m devtools.kube_proxy FOLDER MANIFESTS NODE=MODE...`: a cluster whose lab nodes still run kube-proxy.
 
 Starts an API server with the manifests and kube-proxy's objects, puts the stand-in on the nodes, and plays DaemonSet
-controller and kubelets until it is told to end. FOLDER then holds `admin.conf` and, once all runs, `ready`.
+controller and kubelets until the lab is gone or it is told to end. FOLDER then holds `admin.conf` and, once all runs,
+`ready`.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def main(argv: list[str]) -> int:
         running = {node: reconcile(lab, plane.admin, node, running=False) for node in modes}
         plane.write_kubeconfig(data / "admin.conf", "admin")
         (data / "ready").touch()
-        while not ended.wait(POLL_SECONDS):
+        while lab.state.exists() and not ended.wait(POLL_SECONDS):
             for node in modes:
                 running[node] = reconcile(lab, plane.admin, node, running[node])
     return 0
