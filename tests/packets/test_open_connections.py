@@ -63,6 +63,23 @@ NFTABLES = f"""table ip kube-proxy {{
 """
 OURS = NFTABLES.replace("kube-proxy", "kproxy").replace(ADDRESSES["old"], ADDRESSES["new"])
 
+OBJECTS: list[dict[str, Any]] = [
+    {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "edge", "name": "admin"},
+        "spec": {"clusterIP": SERVICE[0], "ports": [{"name": "https", "protocol": "TCP", "port": SERVICE[1]}]},
+    },
+    {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"namespace": "edge", "name": "admin-1", "labels": {"kubernetes.io/service-name": "admin"}},
+        "addressType": "IPv4",
+        "ports": [{"name": "https", "protocol": "TCP", "port": ENDPOINT_PORT}],
+        "endpoints": [{"addresses": [ADDRESSES["new"]], "conditions": {"ready": True}}],
+    },
+]
+
 
 class World:
     """A node with a client and two endpoints, each on a link of its own."""
@@ -108,11 +125,11 @@ class World:
         with origin.entered():
             return socket.create_connection(SERVICE, timeout=SECONDS)
 
-    def residue(self) -> dict[str, Any]:
-        """Remove kube-proxy's objects on the node by the collection's module."""
+    def module(self, name: str, **options: Any) -> dict[str, Any]:
+        """Run a module of the collection on the node."""
         done = subprocess.run(
-            [sys.executable, "-m", "ansible_collections.kproxy.dataplane.plugins.modules.residue"],
-            input=json.dumps({"ANSIBLE_MODULE_ARGS": {}}),
+            [sys.executable, "-m", f"ansible_collections.kproxy.dataplane.plugins.modules.{name}"],
+            input=json.dumps({"ANSIBLE_MODULE_ARGS": options}),
             capture_output=True,
             text=True,
             check=False,
@@ -159,12 +176,13 @@ def test_open_connections_survive_the_takeover(world: World, mode: str, origin: 
     load_kube_proxy(world, mode)
     with world.dial(source) as opened:
         assert ask(opened) == "old"
-        world.node.run(["nft", "-f", "-"], stdin=OURS)
+        loaded = world.module("nftables", objects=OBJECTS, node_name="n1", config={"clusterCIDR": "10.244.0.0/16"})
+        assert loaded["changed"], loaded
         assert ask(opened) == "old"
 
-        removed = world.residue()
+        removed = world.module("residue")
         assert removed["changed"], removed
-        assert not world.residue()["changed"]
+        assert not world.module("residue")["changed"]
 
         assert ask(opened) == "old"
         with world.dial(source) as fresh:
