@@ -15,7 +15,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet, load_programs
 
 #: Instructions the verifier may walk, by the kind of program. The kernel's limit is a million; growth is to be seen.
-BUDGETS = {"cgroup": 4000, "tcx": 50000}
+BUDGETS = {"cgroup": 4000, "tcx": 80000}
 VARIANTS = [
     pytest.param("sock", {"has_set_retval": 1}, id="sock"),
     pytest.param("sock", {"has_set_retval": 0}, id="sock-without-set-retval"),
@@ -141,6 +141,31 @@ def test_a_second_frontend_of_the_same_client_port_gets_another_port(loaded: Pro
     assert second[2] != 40000
     answer = loaded.egress(tcp4(POD, CLIENT, 8080, second[2], 0x12)).packet
     assert tuple_of(answer) == (other, CLIENT, 80, 40000)
+
+
+def test_a_direct_connection_is_not_taken_for_an_ended_one(loaded: Programs) -> None:
+    loaded.frontend(layout.MASQUERADE)
+    packet = loaded.egress(loaded.ingress(tcp4(CLIENT, VIP, 40000, 80)).packet).packet
+    port = tuple_of(packet)[2]
+    # The client ends, then the endpoint: every entry on both ways has seen it.
+    loaded.egress(loaded.ingress(tcp4(CLIENT, VIP, 40000, 80, 0x11)).packet)
+    loaded.egress(loaded.ingress(tcp4(POD, NODE, 8080, port, 0x11)).packet)
+    direct = tcp4(CLIENT, POD, 40000, 8080)
+    assert loaded.ingress(direct).packet == direct
+    assert loaded.egress(direct).packet == direct
+    answer = tcp4(POD, CLIENT, 8080, 40000, 0x12)
+    assert loaded.egress(answer).packet == answer
+
+
+def test_a_direct_connection_beside_a_live_one_gets_another_port(loaded: Programs) -> None:
+    loaded.frontend(0)
+    loaded.ingress(tcp4(CLIENT, VIP, 40000, 80))
+    packet = loaded.ingress(tcp4(CLIENT, POD, 40000, 8080)).packet
+    source, destination, port, endpoint_port = tuple_of(packet)
+    assert (source, destination, endpoint_port) == (CLIENT, POD, 8080)
+    assert port != 40000
+    assert tuple_of(loaded.egress(tcp4(POD, CLIENT, 8080, port, 0x12)).packet) == (POD, CLIENT, 8080, 40000)
+    assert tuple_of(loaded.egress(tcp4(POD, CLIENT, 8080, 40000, 0x12)).packet) == (VIP, CLIENT, 80, 40000)
 
 
 VERDICTS = [

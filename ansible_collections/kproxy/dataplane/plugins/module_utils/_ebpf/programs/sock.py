@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 COMPILER = "clang 14"
-SOURCE_SHA256 = "1ee3c36d7c37bbaa4431b5fcb101b395b31bb6b800e28fca73009ef1f5f67042"
+SOURCE_SHA256 = "3c12b9dbd43d37a029774fcee676cc0d42ab38c1cb1ca7811e23885f5747467a"
 OBJECT = """
 c-rlK3v^q@dFBQ9mSu^ONLr>92a0P2q$L_4K}eP?M=#2f!;rK@DYCN)2!Wu;kRl-fv`EojQyV*x-8|@Q8Y@2C4Xq>%(|Qwbt39Sur(%0@HauzC
 ve|T3?dF`QJ#NEov#$D#n#SSI<C}YDe%uQ_<mBvT37MEX|NM9U=lt`}%)Ri_P0a`WKA)vNKI=!8Q*%C}<IeRSd~afySF0rK3T_%cC0nl)$a<w;

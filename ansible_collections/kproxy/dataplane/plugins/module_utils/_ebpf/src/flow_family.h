@@ -170,6 +170,44 @@ INLINE void NAME(forget_masquerade)(const struct NAME(packet) *p, const struct N
 	bpf_map_delete_elem(&NAME(flows), &key);
 }
 
+/*
+ * The first packet to an endpoint itself. A client port that reached this endpoint through a frontend before left entries
+ * that would take the endpoint's answers for their own: ended ones are removed; beside a live one, the new connection
+ * gets another source port.
+ */
+INLINE int NAME(open_direct)(struct __sk_buff *skb, const struct NAME(packet) *p)
+{
+	const struct NAME(flow_value) *held;
+	struct NAME(flow_value) value;
+	struct NAME(flow_key) key;
+	struct NAME(tuple) forward = p->tuple;
+
+	__builtin_memset(&key, 0, sizeof(key));
+	key.tuple.src = p->tuple.dst;
+	key.tuple.dst = p->tuple.src;
+	key.tuple.sport = p->tuple.dport;
+	key.tuple.dport = p->tuple.sport;
+	key.protocol = p->protocol;
+	key.hook = HOOK_EGRESS;
+	held = bpf_map_lookup_elem(&NAME(flows), &key);
+	if (!held)
+		return NOT_OURS;
+	if (held->flags & FLOW_CLOSING) {
+		bpf_map_delete_elem(&NAME(flows), &key);
+		NAME(forget_masquerade)(p, &p->tuple);
+		return NOT_OURS;
+	}
+	if (!NAME(enter_reply)(p, &forward, 0))
+		return drop(REASON_NO_SNAT_PORT);
+	NAME(flow_entry)(&key, &value, p, HOOK_INGRESS, FLOW_FORWARD, 0);
+	key.tuple = p->tuple;
+	value.to = forward;
+	if (bpf_map_update_elem(&NAME(flows), &key, &value, BPF_ANY))
+		return drop(REASON_FLOW_TABLE_FULL);
+	NAME(rewrite)(skb, p, &forward);
+	return NOT_OURS;
+}
+
 /* The first packet of a connection that came in by a device. */
 INLINE int NAME(open_flow)(struct __sk_buff *skb, const struct NAME(packet) *p)
 {
@@ -196,7 +234,7 @@ INLINE int NAME(open_flow)(struct __sk_buff *skb, const struct NAME(packet) *p)
 			return refuse(skb, node, REASON_UNDEFINED_PORT);
 		if (NAME(in_service_range)(&p->tuple.dst))
 			return drop(REASON_UNUSED_CLUSTER_IP);
-		return NOT_OURS;
+		return NAME(open_direct)(skb, p);
 	}
 	answer = frontend->answer[kind];
 	if ((answer & VERDICT_MASK) == VERDICT_ELSEWHERE)
