@@ -266,6 +266,22 @@ def test_new_devices_are_attached_and_gone_ones_forgotten(world: World) -> None:
     assert len(world.backend.plane.attached()) == before
 
 
+def test_a_restart_swaps_programs_only_where_they_are_others(world: World) -> None:
+    world.sync(*objects(), *slices())
+    plane = world.backend.plane
+    assert plane.current() is True
+    with world.node.entered():
+        again = Engine(world.engine.config, EbpfBackend(options=world.backend.options))
+        again.apply([*objects(), *slices()])
+        assert again.preview().changes is False
+    shipped = plane.objects["tc"]
+    # r0 = -1; exit: another version's programs, under the same names.
+    other = bytes.fromhex("b7000000ffffffff9500000000000000")
+    changed = tuple(program._replace(instructions=other, references=()) for program in shipped.programs)
+    plane.objects["tc"] = shipped._replace(programs=changed)
+    assert plane.current() is False
+
+
 def test_clsact_serves_where_tcx_is_missing(world: World) -> None:
     world.backend.plane.capabilities = world.backend.plane.capabilities._replace(tcx=False)
     world.sync(*objects(), *slices())

@@ -127,6 +127,7 @@ class EbpfBackend:
         self._rules: ServiceTable | None = None
         self._opened = False
         self._attached = False
+        self._current = False
         #: Held by whoever touches the maps: the engine's thread, or the upkeep of upkeep().
         self._lock = threading.RLock()
 
@@ -159,6 +160,9 @@ class EbpfBackend:
         settings = self._wanted_settings(table)
         self._settings = settings
         self._attached = self._opened and self._is_attached()
+        if self._attached and not self._current:
+            # Once for each process: an upgrade brings other programs.
+            self._attached = self._current = self.plane.current()
         share = NftablesShare(table)
         self._shared = bool(share.frontends) or self._nftables.exists()
         return EbpfPlan(
@@ -217,7 +221,7 @@ class EbpfBackend:
             self.plane.attach()
             self.plane.attach_devices(swap=True)
             self.plane.retire_old()
-            self._attached = True
+            self._attached = self._current = True
         # Last: after a switch from nftables its tables go on serving until the programs do.
         if plan.share is not None:
             self._nftables.commit(plan.share)

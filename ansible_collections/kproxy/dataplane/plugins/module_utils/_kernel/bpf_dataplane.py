@@ -246,6 +246,30 @@ class Dataplane:
                 os.close(link)
         return found
 
+    def current(self) -> bool:
+        """Whether every pinned link runs the programs of this version; loads them for comparison, attaches nothing.
+
+        The kernel's tag is a digest of a program's instructions, whichever maps it refers to.
+        """
+        tags = {}
+        constants = {"sock": {"has_set_retval": int(self.capabilities.set_retval)}, "tc": {"link_header": 14}}
+        for name, parsed in self.objects.items():
+            loaded = load_programs(parsed, self.maps, constants[name])
+            for descriptor in loaded.values():
+                info = bpf.program_info(descriptor)
+                tags[info.name] = info.tag
+                os.close(descriptor)
+        folder = os.path.join(self.directory, "links")
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+            link = bpf.get_pinned(os.path.join(folder, name))
+            held = bpf.program_by_number(bpf.link_info(link).program)
+            info = bpf.program_info(held)
+            os.close(held)
+            os.close(link)
+            if tags.get(info.name) != info.tag:
+                return False
+        return True
+
     def drain(self) -> bool:
         """Take no new connection, keep translating the packets of those there are; False if nothing is pinned.
 
