@@ -26,6 +26,10 @@ LOOP = Path(__file__).parent / "nspawn-loop"
 BOOT_TIMEOUT_S = 90.0
 NSPAWN_LEFTOVERS = (Path("/run/systemd/nspawn/propagate"), Path("/run/systemd/nspawn/unix-export"))
 
+INOTIFY_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
+#: The default of 128 is used up by two labs of seven nodes, all of whose processes are this machine's root.
+WANTED_INOTIFY_INSTANCES = 1024
+
 
 def each(action: Callable[[Lab, Node], None], lab: Lab, members: list[Node]) -> None:
     """Do something for all nodes at once; the first failure is raised when all have ended."""
@@ -50,6 +54,7 @@ def up(lab: Lab, members: list[Node]) -> list[Node]:
     with locked(RUN / f"{lab.instance}.lock"):
         absent = [node for node in members if not running(lab, node)]
         if absent:
+            allow_many_watches()
             root = rootfs.ensure_root()
             ssh.ensure_keys()
             make_state(lab)
@@ -57,6 +62,12 @@ def up(lab: Lab, members: list[Node]) -> list[Node]:
             each(remove, lab, absent)
             each(lambda lab, node: start(lab, node, root), lab, absent)
     return absent
+
+
+def allow_many_watches() -> None:
+    """Raise this machine's limit of inotify instances, never lower it: every systemd and every kproxyd takes some."""
+    if int(INOTIFY_INSTANCES.read_text()) < WANTED_INOTIFY_INSTANCES:
+        INOTIFY_INSTANCES.write_text(str(WANTED_INOTIFY_INSTANCES))
 
 
 def down(lab: Lab) -> None:

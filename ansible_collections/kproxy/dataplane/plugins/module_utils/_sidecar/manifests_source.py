@@ -126,7 +126,7 @@ class ManifestsSource:
                     raise
                 parent = os.path.dirname(parent)
         # Look again, now that nothing can slip by: the next part of the path may have come before the watch.
-        step = os.path.join(parent, os.path.relpath(self._folder, parent).split(os.sep)[0])
+        step = os.path.join(parent, os.path.relpath(self._folder, parent).split(os.sep, maxsplit=1)[0])
         return not os.path.isdir(step)
 
     def _release_parent(self) -> None:

@@ -28,7 +28,7 @@ class TestBackoff:
 
     def test_two_nodes_do_not_wait_alike(self) -> None:
         first, second = Backoff(1, 60, random.Random(1)), Backoff(1, 60, random.Random(2))
-        assert [first.next() for _round in range(5)] != [second.next() for _ in range(5)]
+        assert [first.next() for _round in range(5)] != [second.next() for _round in range(5)]
 
 
 RETRY_AFTER = [

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 from typing import Any
 
 import pytest
