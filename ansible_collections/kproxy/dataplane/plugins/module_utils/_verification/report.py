@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from xml.etree import ElementTree
 from collections import Counter
 from collections.abc import Sequence
+from xml.etree import ElementTree
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._verification.checks import FAIL, SKIP, WARN, Check
 
