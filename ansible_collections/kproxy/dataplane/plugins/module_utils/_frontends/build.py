@@ -86,6 +86,12 @@ class NodeView(NamedTuple):
     primary_addresses: tuple[bytes, ...]
     detected: frozenset[int]
 
+    def internal_masquerade(self, family: int) -> str:
+        """Return whose connections to cluster IPs of a family are masqueraded."""
+        if self.config.masquerade_all:
+            return _EVERYBODY
+        return _STRANGERS if family in self.detected else _NEVER
+
 
 class BuiltPort(NamedTuple):
     """One service port in one family.
@@ -110,6 +116,7 @@ class BuiltService(NamedTuple):
 
 
 NOTHING = BuiltService((), ())
+_NONE_SERVING: frozenset[tuple[bytes, int]] = frozenset()
 
 
 def build_service(service: Service, slices: Iterable[EndpointSlice], view: NodeView) -> BuiltService:
@@ -132,7 +139,7 @@ def build_service(service: Service, slices: Iterable[EndpointSlice], view: NodeV
 
 
 def _build_port(service: Service, port: ServicePort, family: int, found: Candidates, view: NodeView) -> BuiltPort:
-    serving: frozenset[tuple[bytes, int]] = frozenset()
+    serving = _NONE_SERVING
     if port.protocol == UDP:
         serving = frozenset(key for key, entry in found.items() if entry.serving)
     return BuiltPort(
@@ -215,9 +222,7 @@ def _internal_targets(built: BuiltPort, view: NodeView) -> _Targets:
     sets = built.sets
     if not (sets.local if built.internal_local else sets.cluster):
         return _ELSEWHERE if built.internal_local and sets.exists else _NOBODY
-    if view.config.masquerade_all:
-        return _INTERNAL[built.internal_local, _EVERYBODY]
-    return _INTERNAL[built.internal_local, _STRANGERS if built.family in view.detected else _NEVER]
+    return _INTERNAL[built.internal_local, view.internal_masquerade(built.family)]
 
 
 def _external_targets(built: BuiltPort) -> _Targets:

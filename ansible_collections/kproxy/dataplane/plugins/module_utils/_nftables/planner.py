@@ -90,9 +90,8 @@ class Planner:
         claims: _Claims = {}
         for row in table.frontends.values():
             self._put_row(None, row, plan, claims)
-        self._settle_shared(
-            [(set_name, key) for set_name, needed in self._needed.items() for key in needed], plan.transaction
-        )
+        for set_name, needed in self._needed.items():
+            self._settle_shared(set_name, needed, plan.transaction)
         for set_name in self._element_sets():
             claimed: set[Key] | dict[Key, int] = claims.get(set_name, set())
             if set_name.name in (names.CLUSTER_IPS, names.HAIRPIN):
@@ -109,14 +108,16 @@ class Planner:
         if delta.rules_changed:
             self._plan_rules(table, plan)
         ports: set[tuple[int, ServicePortName]] = set()
-        shared: set[tuple[SetName, Key]] = set()
+        shared: dict[SetName, set[Key]] = {}
         for key, before in delta.before.items():
             row = table.frontends.get(key)
-            shared.update(self._put_row(before, row, plan, None))
+            for set_name, shared_key in self._put_row(before, row, plan, None):
+                shared.setdefault(set_name, set()).add(shared_key)
             for either in (before, row):
                 if either is not None and either.affinity_seconds:
                     ports.add((key.family, either.service_port))
-        self._settle_shared(shared, plan.transaction)
+        for set_name, keys in shared.items():
+            self._settle_shared(set_name, keys, plan.transaction)
         self._affinity.plan(table, ports, plan)
         return plan
 
@@ -295,18 +296,20 @@ class Planner:
         if added:
             transaction.adds.setdefault(set_name, []).extend(added)
 
-    def _settle_shared(self, shared: Iterable[tuple[SetName, Key]], transaction: Transaction) -> None:
+    def _settle_shared(self, set_name: SetName, keys: Iterable[Key], transaction: Transaction) -> None:
         """Add shared elements that are needed now, delete those that nobody needs any more."""
-        for set_name, key in shared:
-            needed = self._needed[set_name]
-            present = key in self.mirror.of(set_name)
+        needed, held = self._needed[set_name], self.mirror.of(set_name)
+        added: list[Element] = []
+        for key in list(keys):
             if needed[key] > 0:
-                if not present:
-                    transaction.add(set_name, key)
+                if key not in held:
+                    added.append((key, None, None))
             else:
                 del needed[key]
-                if present:
+                if key in held:
                     transaction.delete(set_name, key)
+        if added:
+            transaction.adds.setdefault(set_name, []).extend(added)
 
     def _element_sets(self) -> list[SetName]:
         skipped = (names.POD_ADDRESSES, names.NODE_PORT_ADDRESSES, names.SERVICE_CIDRS, names.ABOUT)

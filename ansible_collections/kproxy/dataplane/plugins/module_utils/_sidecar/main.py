@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.settings
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sync_loop import SyncLoop
 
 LOG = logging.getLogger("kproxyd")
+SWITCH_SECONDS = 0.0005
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             LOG.error("configuration: %s", problem)
         return 2
     logging.getLogger().setLevel(settings.log_level.upper())
+    # A thread that decodes a page of objects or answers a question gives way to the committing thread this soon.
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         _assemble(settings, config, started_at).run()
     except KernelError as error:
