@@ -144,95 +144,22 @@ conflicts:
   elements: str
 """
 
-from typing import Any
-
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine, Preview
-from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert
-from ansible_collections.kproxy.dataplane.plugins.module_utils._report import frontend_changes
+from ansible_collections.kproxy.dataplane.plugins.module_utils._report import programming
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.module_options import (
     NODE_OPTIONS,
     SOURCE_OPTIONS,
     SOURCES,
     SOURCES_EXCLUDE,
-    node_name_of,
-    proxy_config,
-    read_source,
 )
 
-# Warnings are for reading; the result has all of them.
-MAX_WARNINGS = 10
-
-
-def backend_of(module: AnsibleModule, families: tuple[int, ...] = (4, 6)) -> EbpfBackend:
-    """Return the backend that the options describe."""
-    params = module.params
-    return EbpfBackend(families, Options(params["directory"], params["cgroup"] or "", params["host_namespace_only"]))
-
-
-def present(module: AnsibleModule) -> dict[str, Any]:
-    """Read, plan, commit unless in check mode, report."""
-    reading = read_source(module.params, node_name_of(module.params))
-    config = proxy_config(module.params)
-    engine = Engine(config, backend_of(module, config.families))
-    engine.apply([Upsert(obj) for obj in reading.objects])
-    preview = engine.preview()
-    if preview.changes and not module.check_mode:
-        engine.sync()
-    changes = frontend_changes.compare(preview.before, preview.after)
-    left_out = [f"Service {'/'.join(service)}: {reason}" for service, reason in engine.left_out.items()]
-    warn(module, [*map(str, reading.refusals), *left_out])
-    return {
-        "changed": preview.changes,
-        "elements": preview.size,
-        "frontends": len(preview.after),
-        "endpoints": frontend_changes.summary(changes),
-        "refused": sorted([*map(str, reading.refusals), *left_out]),
-        "conflicts": [str(conflict) for conflict in engine.conflicts],
-        "diff": frontend_changes.diff(changes, unshown(preview, changes)),
-    }
-
-
-def absent(module: AnsibleModule) -> dict[str, Any]:
-    """Detach and remove everything, and say what the maps held."""
-    backend = backend_of(module)
-    there = backend.exists()
-    # Any settings do: what the maps hold does not depend on what they should hold.
-    held = Engine(ProxyConfig(node_name_of(module.params)), backend).preview().before if there else {}
-    if there and not module.check_mode:
-        backend.remove()
-    changes = frontend_changes.compare(held, {})
-    return {
-        "changed": there,
-        "elements": 0,
-        "frontends": 0,
-        "endpoints": frontend_changes.summary(changes),
-        "refused": [],
-        "conflicts": [],
-        "diff": frontend_changes.diff(changes),
-    }
-
-
-def unshown(preview: Preview, changes: frontend_changes.Changes) -> list[str]:
-    """Return a line for a change that no address and no endpoint shows."""
-    if not preview.changes or changes.before or changes.after:
-        return []
-    return [f"maps: {preview.size} entries that no endpoint shows (programs, masquerading, source ranges, affinity)"]
-
-
-def warn(module: AnsibleModule, complaints: list[str]) -> None:
-    """Warn about objects that cannot be used."""
-    for complaint in complaints[:MAX_WARNINGS]:
-        module.warn(complaint)
-    if len(complaints) > MAX_WARNINGS:
-        module.warn(f"{len(complaints) - MAX_WARNINGS} more objects cannot be used; see refused in the result")
+HIDDEN = "maps: %d entries that no endpoint shows (programs, masquerading, source ranges, affinity)"
 
 
 def main() -> None:
@@ -251,9 +178,18 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        result = present(module) if module.params["state"] == "present" else absent(module)
+        params = module.params
+        options = Options(params["directory"], params["cgroup"] or "", params["host_namespace_only"])
+        if params["state"] == "present":
+            result = programming.present(
+                params, module.check_mode, lambda config: EbpfBackend(config.families, options), HIDDEN
+            )
+        else:
+            result = programming.absent(params, module.check_mode, EbpfBackend(options=options))
     except (SourceError, CommitError, KernelError, ValueError) as error:
         module.fail_json(msg=str(error))
+    for warning in programming.warnings(result["refused"]):
+        module.warn(warning)
     module.exit_json(**result)
 
 
