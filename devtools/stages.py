@@ -89,6 +89,7 @@ STAGES = [
     Stage("packets", "real packets, tables and programs in namespaces", packet_tests),
     Stage("corpus-model", "the corpus against the service table", of([*DEV, "conformance", "--backend", "model"])),
     Stage("corpus-nft", "the corpus with packets through nftables", of([*DEV, "conformance", "--backend", "nft"])),
+    Stage("corpus-ebpf", "the corpus with packets through eBPF", of([*DEV, "conformance", "--backend", "ebpf"])),
     Stage("ansible-lint", "roles and playbooks, production profile", of(["ansible-lint", "--offline", "--strict"])),
     Stage("syntax", "playbooks with all inventories, on both cores", playbook_syntax),
     Stage(
