@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,9 +30,12 @@ from devtools.conformance.manifests import ApiState, changes, settings
 from devtools.conformance.observation import ANSWERED, REJECTED, SILENT, Observation
 from devtools.conformance.product import node_port_address
 from devtools.conformance.traffic import Shot
+from devtools.conformance.world import is_loopback
 
 PROTOCOL_NUMBERS = {"TCP": 6, "UDP": 17, "SCTP": 132, "ICMP": 1}
 _ICMPV6 = 58
+# A change is in force once apply() returns.
+_NOTHING_WAITS = ("sync_proxy_rules_endpoint_changes_pending", "sync_proxy_rules_service_changes_pending")
 
 
 class _Pin(NamedTuple):
@@ -51,6 +55,8 @@ class ModelSystem:
         self._local = {parse_address(ip) for ip in (*case.node.addresses, "127.0.0.1", "::1")}
         self._now = 0.0
         self._conntrack: dict[str, ConntrackEntry] = {}
+        self._flows_deleted: Counter[str] = Counter()
+        self._rejected_on_loopback: Counter[tuple[str, str]] = Counter()
         self._pins: dict[tuple[ServicePortName, int, str], _Pin] = {}
         # Seeded: a model must not have good and bad days.
         self._choices = random.Random(case.name)
@@ -77,6 +83,8 @@ class ModelSystem:
         packet = Packet(parse_address(client.ip), parse_address(to.ip), protocol, to.port, interface)
         outcome = simulate(self._table, packet, self._local)
         if outcome.verdict == "reject":
+            if is_loopback(to.ip):
+                self._rejected_on_loopback[family_name(to.ip), to.protocol] += 1
             return Observation(REJECTED, shot.number)
         if outcome.verdict == "drop":
             return Observation(SILENT, shot.number)
@@ -118,6 +126,7 @@ class ModelSystem:
             ours = entry.protocol == "UDP" and family(dialled.ip) in families
             if ours and is_stale(self._table, flow, self._local):
                 del self._conntrack[entry.id]
+                self._flows_deleted[family_name(dialled.ip)] += 1
 
     def health_check(self, check: Mapping[str, Any]) -> HttpResponse | None:
         number = 4 if check["family"] == "IPv4" else 6
@@ -138,15 +147,28 @@ class ModelSystem:
         return own_health.proxy_health(check, self._case.node)
 
     def metric(self, name: str, labels: Mapping[str, str]) -> float | None:
+        short = name.removeprefix("kubeproxy_")
+        if short in _NOTHING_WAITS:
+            return 0
         facts = self._facts()
-        number = {"IPv4": 4, "IPv6": 6}[labels["ip_family"]]
-        if name == "kubeproxy_sync_proxy_rules_no_local_endpoints_total":
+        ip_family = labels["ip_family"]
+        number = {"IPv4": 4, "IPv6": 6}[ip_family]
+        if short == "sync_proxy_rules_no_local_endpoints_total":
             return facts.no_local_endpoints[labels["traffic_policy"], number]
-        if name == "kubeproxy_nftables_localhost_nodeport_listeners":
+        if short == "nftables_localhost_nodeport_listeners":
             return sum(key.family == number and bool(relay.endpoints) for key, relay in facts.relays.items())
+        if short == "nftables_localhost_nodeport_rejected_packets_total":
+            return self._rejected_on_loopback[ip_family, labels["protocol"]]
+        if short == "conntrack_reconciler_deleted_entries_total":
+            return self._flows_deleted[ip_family]
         raise ValueError(f"the model does not know metric {name}")
 
     def _facts(self) -> Facts:
         tracker = FactsTracker(self._table)
         tracker.update(list(self._table.built))
         return tracker.facts(self._local)
+
+
+def family_name(ip: str) -> str:
+    """Return the family as metrics label it."""
+    return f"IPv{family(ip)}"

@@ -378,6 +378,8 @@ def test_metrics_have_kube_proxys_names(kproxyd: KproxydProcess) -> None:
         'kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1.0',
         "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0.0",
         'kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 0.0',
+        'kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total{ip_family="IPv4"} 0.0',
+        'kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 0.0',
         'kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="internal"} 0.0',
         'kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv4"} 0.0',
         "kproxy_event_to_commit_seconds_count 1.0",
@@ -389,6 +391,27 @@ def test_metrics_have_kube_proxys_names(kproxyd: KproxydProcess) -> None:
     assert get(10249, "/healthz").body == b"ok"
     assert b"shop" not in get(10249, "/configz").body
     assert get(10249, "/nothing").status == 404
+
+
+def test_refused_packets_on_loopback_are_counted_by_protocol(kproxyd: KproxydProcess) -> None:
+    gate = "KubeProxyNFTablesLocalhostNodePorts"
+    kproxyd.config |= {"featureGates": {gate: True}, "nodePortAddresses": ["primary", "localhost"]}
+    port = {"name": "dns", "protocol": "UDP", "port": 53, "nodePort": 30053}
+    slice_of = {**endpoints(*POD_IPS), "ports": [{"name": "dns", "protocol": "UDP", "port": 53}]}
+    kproxyd.write([this_node(), service(type="NodePort", ports=[port]), slice_of])
+    kproxyd.start()
+    for _datagram in range(3):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.settimeout(5)
+            client.connect(("127.0.0.1", 30053))
+            client.send(b"x")
+            with pytest.raises(ConnectionRefusedError):
+                client.recv(1)
+    name = "kubeproxy_nftables_localhost_nodeport_rejected_packets_total"
+    shown = get(10249, "/metrics").body.decode().splitlines()
+    assert f'{name}{{ip_family="IPv4",protocol="UDP"}} 3.0' in shown
+    assert f'{name}{{ip_family="IPv4",protocol="SCTP"}} 0.0' in shown
+    assert f'{name}{{ip_family="IPv6",protocol="UDP"}} 0.0' in shown
 
 
 def test_the_socket_is_roots_alone(kproxyd: KproxydProcess) -> None:

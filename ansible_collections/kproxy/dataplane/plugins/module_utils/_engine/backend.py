@@ -14,11 +14,13 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table 
 class CommitError(Exception):
     """A commit was refused; what was in force before still is.
 
-    frontend: whose element the kernel refused, where that is known.
+    frontend: whose element the kernel refused, where that is known. in_force: the change itself was taken, and only
+    removing what it left over failed.
     """
 
-    def __init__(self, message: str, frontend: FrontendKey | None = None) -> None:
+    def __init__(self, message: str, frontend: FrontendKey | None = None, in_force: bool = False) -> None:
         self.frontend = frontend
+        self.in_force = in_force
         super().__init__(message)
 
 

@@ -27,12 +27,20 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change
 
 
+class FlowCleanup(NamedTuple):
+    """How stale UDP flows of one family were deleted: how many, and the time it took."""
+
+    deleted: int
+    seconds: float
+
+
 class SyncResult(NamedTuple):
     """What one sync did.
 
     generation: of the last commit that wrote something. size: elements written. full: the kernel was read back first.
-    wrote: something was written. rows: frontends that changed. flows_deleted: stale UDP flows.
-    plan_seconds, commit_seconds: time taken. left_out: Services that the kernel refuses, with the reason.
+    wrote: something was written. rows: frontends that changed. flow_cleanups: per family, 4 or 6, whose stale UDP flows
+    were looked for. plan_seconds, commit_seconds: time taken. left_out: Services that the kernel refuses, with the
+    reason.
     """
 
     generation: int
@@ -41,7 +49,7 @@ class SyncResult(NamedTuple):
     wrote: bool
     rows: Mapping[FrontendKey, Any]
     services: frozenset[ServiceKey]
-    flows_deleted: int
+    flow_cleanups: Mapping[int, FlowCleanup]
     plan_seconds: float
     commit_seconds: float
     left_out: Mapping[ServiceKey, str]
@@ -155,17 +163,19 @@ class Engine:
                 error = another
         raise error
 
-    def _delete_stale_flows(self) -> int:
+    def _delete_stale_flows(self) -> dict[int, FlowCleanup]:
         """Delete UDP flows to endpoints that have gone: rules first, or the next packet brings the old flow back.
 
         A failure leaves them for the next sync.
         """
-        if not self._udp_families:
-            return 0
-        try:
-            deleted = delete_stale_flows(self.table, self._udp_families)
-        except KernelError:
-            self._in_step = False
-            return 0
-        self._udp_families = set()
-        return deleted
+        done: dict[int, FlowCleanup] = {}
+        for family in sorted(self._udp_families):
+            started = time.monotonic()
+            try:
+                deleted = delete_stale_flows(self.table, family)
+            except KernelError:
+                self._in_step = False
+                break
+            self._udp_families.discard(family)
+            done[family] = FlowCleanup(deleted, time.monotonic() - started)
+        return done

@@ -82,6 +82,11 @@ class NftablesBackend:
                 else:
                     known = None
             self.planner.accept(plan)
+        except ElementError as error:
+            raise CommitError(str(error), _frontend_of(error)) from error
+        except KernelError as error:
+            raise CommitError(str(error)) from error
+        try:
             if plan.retired:
                 self._retire(plan)
             # nft and the removal of pins make generations that are ours but that nobody numbered for us.
@@ -89,10 +94,10 @@ class NftablesBackend:
                 self._known_generation = known
             for pins in plan.pins:
                 self._drop_stale_pins(pins)
-        except ElementError as error:
-            raise CommitError(str(error), _frontend_of(error)) from error
         except KernelError as error:
-            raise CommitError(str(error)) from error
+            raise CommitError(
+                f"the change is in force, but not all it replaced is removed: {error}", None, True
+            ) from error
 
     def preview(self, plan: Plan) -> tuple[Mapping[FrontendKey, FrontendState], Mapping[FrontendKey, FrontendState]]:
         """Return the frontends before and after a plan that has not been committed."""

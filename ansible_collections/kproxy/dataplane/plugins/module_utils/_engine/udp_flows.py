@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.flows import UdpFlow, is_stale
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import local_addresses
@@ -14,32 +12,29 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import UDP
 
 
-def delete_stale_flows(table: ServiceTable, families: Iterable[int]) -> int:
-    """Delete the stale flows of these families and return how many there were.
+def delete_stale_flows(table: ServiceTable, family: int) -> int:
+    """Delete the stale flows of one family, 4 or 6, and return how many there were.
 
     Raises KernelError; what was deleted until then stays deleted.
     """
-    deleted = 0
-    for family in sorted(families):
-        keys = [key for key in table.frontends if key.family == family and key.protocol == UDP]
-        if not keys:
-            continue
-        wanted = Wanted(
-            frozenset((key.ip, key.port) for key in keys if key.ip),
-            frozenset(key.port for key in keys if not key.ip),
-        )
-        ours = frozenset(address.address for address in local_addresses(family))
-        with Conntrack() as conntrack:
-            stale = [
-                flow
-                for flow in conntrack.flows(family, wanted)
-                if is_stale(
-                    table,
-                    UdpFlow(
-                        flow.destination, flow.destination_port, flow.reply_source, flow.reply_source_port, flow.replied
-                    ),
-                    ours,
-                )
-            ]
-            deleted += conntrack.delete(stale)
-    return deleted
+    keys = [key for key in table.frontends if key.family == family and key.protocol == UDP]
+    if not keys:
+        return 0
+    wanted = Wanted(
+        frozenset((key.ip, key.port) for key in keys if key.ip),
+        frozenset(key.port for key in keys if not key.ip),
+    )
+    ours = frozenset(address.address for address in local_addresses(family))
+    with Conntrack() as conntrack:
+        stale = [
+            flow
+            for flow in conntrack.flows(family, wanted)
+            if is_stale(
+                table,
+                UdpFlow(
+                    flow.destination, flow.destination_port, flow.reply_source, flow.reply_source_port, flow.replied
+                ),
+                ours,
+            )
+        ]
+        return conntrack.delete(stale)

@@ -48,6 +48,7 @@ GEN_ID, GEN_PROC_PID, GEN_PROC_NAME = 1, 2, 3
 
 EXPR_NAME, EXPR_DATA = 1, 2
 LOOKUP_SET, DYNSET_SET_NAME, QUOTA_CONSUMED = 1, 1, 4
+CMP_DATA, COUNTER_PACKETS = 3, 2
 
 VERDICT_CODES: dict[str, int] = {"drop": 0, "accept": 1, "return": -5, "jump": -3, "goto": -4}
 VERDICT_NAMES: dict[int, str] = {code: name for name, code in VERDICT_CODES.items()}

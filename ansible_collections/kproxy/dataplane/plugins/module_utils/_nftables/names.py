@@ -49,6 +49,8 @@ PICK = "pick"
 CLUSTER_IP = "cluster-ip"
 EXTERNAL = "external"
 SHORT_CIRCUITED = "short-circuited"
+#: Refuses NodePorts on the loopback address and counts the packets by protocol.
+REFUSE_LOOPBACK = "refuse-loopback"
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._/-]")
 _MAX_WORDS = 160

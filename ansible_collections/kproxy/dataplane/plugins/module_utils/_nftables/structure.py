@@ -170,13 +170,15 @@ def base_chains(family: int, rules: NodeRules) -> list[Declaration]:
         chain(
             "refused-node-ports",
             "%s %s vmap @%s%s" % (to_node_port, node_port, names.NODE_PORT, names.NO_ENDPOINTS),
-            "%s daddr %s %s @%s goto refuse" % (words.header, words.loopback, node_port, names.LOOPBACK_NODE_PORTS),
+            "%s daddr %s %s @%s goto %s"
+            % (words.header, words.loopback, node_port, names.LOOPBACK_NODE_PORTS, names.REFUSE_LOOPBACK),
         ),
         chain(
             "undefined-addresses",
             "%s daddr @%s goto refuse" % (words.header, names.CLUSTER_IPS),
             "%s daddr @%s drop" % (words.header, names.SERVICE_CIDRS),
         ),
+        chain(names.REFUSE_LOOPBACK, *("meta l4proto %s counter" % protocol for protocol in PROTOCOLS), "goto refuse"),
         chain("refuse", "meta l4proto tcp reject with tcp reset", "reject"),
     ]
 

@@ -10,13 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import FlowCleanup
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.health_checks import HealthCheck
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.localhost_relay import Relay, RelayKey
 
 
 class CommitFailed(Exception):
-    """The kernel did not take a commit; the last good state is in force and the changes are kept."""
+    """The kernel did not take a commit; the last good state is in force and the changes are kept.
+
+    in_force: the commit itself was taken; removing what it left over failed.
+    """
+
+    def __init__(self, message: str, in_force: bool = False) -> None:
+        self.in_force = in_force
+        super().__init__(message)
 
 
 class Outcome(NamedTuple):
@@ -24,7 +32,7 @@ class Outcome(NamedTuple):
 
     generation: number of the last commit that wrote. elements: written or removed. added, changed, removed: frontends
     that the queued changes touched. wrote without any of these: the kernel was other than it had been left.
-    flows_deleted: stale UDP flows.
+    flow_cleanups: per family, 4 or 6, whose stale UDP flows were looked for.
     """
 
     generation: int
@@ -33,7 +41,7 @@ class Outcome(NamedTuple):
     added: int = 0
     changed: int = 0
     removed: int = 0
-    flows_deleted: int = 0
+    flow_cleanups: Mapping[int, FlowCleanup] = {}
 
     @property
     def frontends(self) -> int:

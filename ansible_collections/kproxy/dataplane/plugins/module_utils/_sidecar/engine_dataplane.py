@@ -137,7 +137,7 @@ class EngineDataplane:
         except (CommitError, KernelError) as error:
             # Which Services the failed attempt had planned is not told; read all of them after the next success.
             self._tracker_complete = False
-            raise CommitFailed(str(error)) from error
+            raise CommitFailed(str(error), isinstance(error, CommitError) and error.in_force) from error
         except Exception as error:
             # A fault of ours, which ending would only repeat at every restart: keep what is in force, stay reachable
             # for kproxyctl, turn unhealthy and try again.
@@ -161,5 +161,5 @@ class EngineDataplane:
             added=added,
             changed=len(result.rows) - added - removed,
             removed=removed,
-            flows_deleted=result.flows_deleted,
+            flow_cleanups=result.flow_cleanups,
         )

@@ -20,7 +20,12 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import AddressWatch, local_addresses
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import logfmt, source_metrics, unpacked
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import (
+    localhost_metrics,
+    logfmt,
+    source_metrics,
+    unpacked,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.answers import About, Answers
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.control import ControlServer, Question
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.daemon import Daemon, Parts
@@ -125,9 +130,7 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
     metrics = Metrics()
     journal = Journal(Path(settings.state_directory), settings.history_bytes)
     generation, last_commit_at = journal.last_commit()
-    dataplane = EngineDataplane(
-        config, generation, _ebpf_options(settings), settings.ebpf.directory or DEFAULT_ROOT
-    )
+    dataplane = EngineDataplane(config, generation, _ebpf_options(settings), settings.ebpf.directory or DEFAULT_ROOT)
     reporter = Reporter(metrics, journal, settings.sync_period, config.families)
     reporter.generation, reporter.last_commit_at = generation, last_commit_at
     sync_loop = SyncLoop(dataplane, reporter, settings.min_sync_period, settings.audit_period, config.families)
@@ -135,7 +138,9 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
     relays = LocalhostRelays()
     source = make_source(settings)
     source_metrics.register(metrics.registry, source)
-    endpoints = _endpoints(settings, metrics, reporter, _before_scrape(metrics, health_checks, relays))
+    rejected = localhost_metrics.rejected_packets if settings.mode == "nftables" else None
+    metrics.registry.register(localhost_metrics.LocalhostCollector(relays.counters, rejected))
+    endpoints = _endpoints(settings, metrics, reporter, _before_scrape(metrics, health_checks))
     answers = Answers(
         About(unpacked.version(), settings, started_at),
         dataplane.table,
@@ -182,14 +187,10 @@ def _endpoints(
     return tuple(endpoints)
 
 
-def _before_scrape(metrics: Metrics, health_checks: HealthCheckServers, relays: LocalhostRelays) -> Callable[[], None]:
+def _before_scrape(metrics: Metrics, health_checks: HealthCheckServers) -> Callable[[], None]:
     """Return what fills in the figures that the serving thread owns."""
 
     def fill() -> None:
-        counters = relays.counters()
-        for family in (4, 6):
-            metrics.relay_listeners.labels(ip_family=f"IPv{family}").set(counters.listeners[family])
-            metrics.relay_failures.labels(ip_family=f"IPv{family}").set(counters.creation_failures[family])
         metrics.health_check_failures.set(len(health_checks.failures))
 
     return fill

@@ -86,19 +86,29 @@ class Metrics:
         self.sync_failures = self._counter(
             "kubeproxy_sync_proxy_rules_nftables_sync_failures_total", "Commits the kernel did not take", family
         )
-        self.healthz = self._counter("kubeproxy_proxy_healthz_total", "Answers of /healthz by status", ("code",))
-        self.livez = self._counter("kubeproxy_proxy_livez_total", "Answers of /livez by status", ("code",))
-        self.relay_listeners = self._gauge(
-            "kubeproxy_nftables_localhost_nodeport_listeners", "Open loopback NodePort listeners", family
-        )
-        self.relay_failures = self._gauge(
-            "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
-            "Failed attempts to open a loopback NodePort",
+        self.cleanup_failures = self._counter(
+            "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+            "Commits that are in force but left behind something they replaced",
             family,
         )
+        self.flow_cleanup_seconds = self._histogram(
+            "kubeproxy_conntrack_reconciler_sync_duration_seconds", "Time to find and delete stale UDP flows", family
+        )
+        self.flows_deleted = self._counter(
+            "kubeproxy_conntrack_reconciler_deleted_entries_total",
+            "Flows deleted because their UDP endpoint is gone",
+            family,
+        )
+        self.healthz = self._counter("kubeproxy_proxy_healthz_total", "Answers of /healthz by status", ("code",))
+        self.livez = self._counter("kubeproxy_proxy_livez_total", "Answers of /livez by status", ("code",))
         self._register_own()
         for name in FAMILIES:
-            for per_family in (self.sync_failures, self.relay_listeners, self.relay_failures):
+            for per_family in (
+                self.sync_failures,
+                self.cleanup_failures,
+                self.flow_cleanup_seconds,
+                self.flows_deleted,
+            ):
                 per_family.labels(ip_family=name)
             for policy in ("internal", "external"):
                 self.no_local_endpoints.labels(traffic_policy=policy, ip_family=name)
@@ -116,9 +126,6 @@ class Metrics:
         )
         self.foreign_repairs = self._counter(
             "kproxy_foreign_repairs_total", "Times something else had altered our tables and they were repaired"
-        )
-        self.flows_deleted = self._counter(
-            "kproxy_conntrack_deleted_entries_total", "Flows deleted because their UDP endpoint is gone"
         )
         self.left_out = self._gauge("kproxy_left_out_services", "Services whose elements the kernel refuses")
         self.audits = self._counter("kproxy_audits_total", "Times the kernel was read back and compared")

@@ -138,10 +138,13 @@ class Reporter:
             self._metrics.audits.inc()
 
     def _failed(self, attempt: Attempt) -> None:
+        failures = self._metrics.cleanup_failures if attempt.in_force else self._metrics.sync_failures
         for family in self._families:
-            self._metrics.sync_failures.labels(ip_family=family).inc()
+            failures.labels(ip_family=family).inc()
         if attempt.error != self.last_error:
-            LOG.error("commit failed: %s; the last good state is in force", attempt.error)
+            LOG.error(
+                "commit failed: %s%s", attempt.error, "" if attempt.in_force else "; the last good state is in force"
+            )
         LOG.warning("%s", fields(action="failed", reason=attempt.reason, retry_in=f"{attempt.retry_in:.1f}s"))
         self.last_error = attempt.error
         self._record("failed", attempt, Outcome(self.generation, wrote=False))
@@ -165,8 +168,9 @@ class Reporter:
             if happened is not None:
                 seconds = max(0.0, now - happened)
                 self._metrics.network_programming_seconds.labels(ip_family=f"IPv{family_number}").observe(seconds)
-        if outcome.flows_deleted:
-            self._metrics.flows_deleted.inc(outcome.flows_deleted)
+        for family_number, cleanup in outcome.flow_cleanups.items():
+            self._metrics.flow_cleanup_seconds.labels(ip_family=f"IPv{family_number}").observe(cleanup.seconds)
+            self._metrics.flows_deleted.labels(ip_family=f"IPv{family_number}").inc(cleanup.deleted)
         if attempt.repaired:
             self.foreign_repairs += 1
             self._metrics.foreign_repairs.inc()

@@ -81,7 +81,8 @@ class Pending:
 class Attempt(NamedTuple):
     """One sync or audit that was tried: why, what it was to carry, and how it ended (error "" is success).
 
-    foreign: what others had done to our tables since the last audit, as far as it is known.
+    foreign: what others had done to our tables since the last audit, as far as it is known. in_force: the commit was
+    taken, and only removing what it left over failed.
     """
 
     reason: str
@@ -92,6 +93,7 @@ class Attempt(NamedTuple):
     error: str
     retry_in: float = 0.0
     foreign: tuple[str, ...] = ()
+    in_force: bool = False
 
     @property
     def repaired(self) -> bool:
@@ -251,7 +253,9 @@ class SyncLoop:
             pause = min(FIRST_RETRY_SECONDS * 2 ** min(self._failures - 1, 16), LAST_RETRY_SECONDS)
             self._retry_at = end + pause
             self._last_attempt = end
-            attempt = Attempt(reason, full, self._pending, end - begin, None, str(error), pause)
+            attempt = Attempt(
+                reason, full, self._pending, end - begin, None, str(error), pause, in_force=error.in_force
+            )
             self._observer.attempted(attempt)
             return attempt
         end = self._clock()

@@ -8,7 +8,7 @@ import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import engine as engine_module
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError, FrontendState
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine, SyncResult
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import Frontend, FrontendKey
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable, TableDelta
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import NetlinkError
@@ -82,6 +82,10 @@ class Dataplane:
         pass
 
 
+def deleted(result: SyncResult) -> dict[int, int]:
+    return {family: cleanup.deleted for family, cleanup in result.flow_cleanups.items()}
+
+
 @pytest.fixture
 def dataplane() -> Dataplane:
     return Dataplane()
@@ -89,8 +93,8 @@ def dataplane() -> Dataplane:
 
 @pytest.fixture
 def engine(dataplane: Dataplane, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    def delete(_table: ServiceTable, families: set[int]) -> int:
-        dataplane.log.append(f"flows of {sorted(families)}")
+    def delete(_table: ServiceTable, family: int) -> int:
+        dataplane.log.append(f"flows of IPv{family}")
         return 1
 
     monkeypatch.setattr(engine_module, "delete_stale_flows", delete)
@@ -165,9 +169,9 @@ def test_stale_flows_go_after_the_commit_and_only_if_a_slice_with_udp_changed(
     engine.apply(upserts(service("dns", ports=UDP_PORT)))
     engine.sync()
     engine.apply(upserts(endpoints("10.244.1.5", service="dns", ports=UDP_PORT)))
-    assert engine.sync().flows_deleted == 1
-    assert dataplane.log[-2:] == ["commit", "flows of [4]"]
-    assert engine.sync().flows_deleted == 0
+    assert deleted(engine.sync()) == {4: 1}
+    assert dataplane.log[-2:] == ["commit", "flows of IPv4"]
+    assert deleted(engine.sync()) == {}
 
 
 def test_flows_of_a_failed_sync_are_deleted_when_it_succeeds(engine: Engine, dataplane: Dataplane) -> None:
@@ -177,21 +181,21 @@ def test_flows_of_a_failed_sync_are_deleted_when_it_succeeds(engine: Engine, dat
     engine.apply([Delete("EndpointSlice", "shop", "dns-1")])
     with pytest.raises(CommitError):
         engine.sync()
-    assert engine.sync().flows_deleted == 1
+    assert deleted(engine.sync()) == {4: 1}
 
 
 def test_flows_that_could_not_be_deleted_are_tried_again(
     engine: Engine, dataplane: Dataplane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_table: ServiceTable, _families: set[int]) -> int:
+    def fail(_table: ServiceTable, _family: int) -> int:
         raise NetlinkError("read tracked flows", 1)
 
     engine.apply(upserts(service("dns", ports=UDP_PORT), endpoints("10.244.1.5", service="dns", ports=UDP_PORT)))
     with monkeypatch.context() as patch:
         patch.setattr(engine_module, "delete_stale_flows", fail)
-        assert engine.sync().flows_deleted == 0
+        assert deleted(engine.sync()) == {}
     assert engine.pending
-    assert engine.sync().flows_deleted == 1
+    assert deleted(engine.sync()) == {4: 1}
 
 
 def test_a_preview_writes_nothing(engine: Engine, dataplane: Dataplane) -> None:

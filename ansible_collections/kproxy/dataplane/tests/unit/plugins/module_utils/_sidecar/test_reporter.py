@@ -1,0 +1,99 @@
+"""What a sync and its failures leave in the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import FlowCleanup
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import CommitFailed, Facts, Outcome
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import KINDS, Replaced
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.journal import Journal
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.metrics import Metrics
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.reporter import Reporter
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sync_loop import SyncLoop
+
+#: kube-proxy's names in nftables mode that carry nothing but a family, with a value for both from the start.
+PER_FAMILY = (
+    "sync_proxy_rules_nftables_sync_failures_total",
+    "sync_proxy_rules_nftables_cleanup_failures_total",
+    "conntrack_reconciler_deleted_entries_total",
+    "conntrack_reconciler_sync_duration_seconds_count",
+)
+#: The same, which have a value once a sync was tried.
+AFTER_A_SYNC = (
+    "sync_proxy_rules_duration_seconds_count",
+    "sync_full_proxy_rules_duration_seconds_count",
+    "sync_proxy_rules_last_timestamp_seconds",
+)
+
+
+class Ending:
+    """An engine whose next syncs end as told."""
+
+    def __init__(self, *endings: Outcome | CommitFailed) -> None:
+        self.endings = list(endings)
+
+    def apply(self, changes: Sequence[Change]) -> None: ...
+
+    def sync(self) -> Outcome:
+        ending = self.endings.pop(0)
+        if isinstance(ending, CommitFailed):
+            raise ending
+        return ending
+
+    def audit(self) -> Outcome:
+        return self.sync()
+
+    def facts(self) -> Facts:
+        raise AssertionError("the loop has no use for facts")
+
+
+class Bench:
+    def __init__(self, folder: Path, *endings: Outcome | CommitFailed) -> None:
+        self.metrics = Metrics()
+        reporter = Reporter(self.metrics, Journal(folder, 1 << 20), 30.0, (4, 6))
+        self.loop = SyncLoop(Ending(*endings), reporter)
+        self.loop.take([Replaced(kind, ()) for kind in KINDS])
+        for _ending in endings:
+            self.loop.audit_now()
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"kubeproxy_{name}", labels)
+
+
+@pytest.mark.parametrize("family", ["IPv4", "IPv6"])
+def test_what_has_a_value_before_and_after_the_first_sync(tmp_path: Path, family: str) -> None:
+    fresh = Bench(tmp_path)
+    assert {name: fresh.value(name, ip_family=family) for name in PER_FAMILY} == dict.fromkeys(PER_FAMILY, 0)
+    synced = Bench(tmp_path, Outcome(1, wrote=True))
+    assert [name for name in AFTER_A_SYNC if not synced.value(name, ip_family=family)] == []
+
+
+def test_deleted_flows_count_for_their_family(tmp_path: Path) -> None:
+    bench = Bench(
+        tmp_path,
+        Outcome(1, wrote=True, flow_cleanups={4: FlowCleanup(3, 0.25), 6: FlowCleanup(0, 0.5)}),
+        Outcome(2, wrote=True, flow_cleanups={4: FlowCleanup(2, 0.25)}),
+    )
+    assert bench.value("conntrack_reconciler_deleted_entries_total", ip_family="IPv4") == 5
+    assert bench.value("conntrack_reconciler_deleted_entries_total", ip_family="IPv6") == 0
+    assert bench.value("conntrack_reconciler_sync_duration_seconds_sum", ip_family="IPv4") == 0.5
+    assert bench.value("conntrack_reconciler_sync_duration_seconds_count", ip_family="IPv6") == 1
+
+
+@pytest.mark.parametrize(
+    ("in_force", "syncs", "cleanups"),
+    [
+        pytest.param(False, 1, 0, id="a commit that the kernel refused"),
+        pytest.param(True, 0, 1, id="a commit that left something behind"),
+    ],
+)
+def test_failures_are_told_apart(tmp_path: Path, in_force: bool, syncs: int, cleanups: int) -> None:
+    bench = Bench(tmp_path, CommitFailed("busy", in_force))
+    for family in ("IPv4", "IPv6"):
+        assert bench.value("sync_proxy_rules_nftables_sync_failures_total", ip_family=family) == syncs
+        assert bench.value("sync_proxy_rules_nftables_cleanup_failures_total", ip_family=family) == cleanups
