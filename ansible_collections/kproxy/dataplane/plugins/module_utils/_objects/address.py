@@ -8,8 +8,13 @@ import re
 import socket
 from typing import NamedTuple
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.shown import shown
+
 _MAPPED_PREFIX = b"\x00" * 10 + b"\xff\xff"
-_DOTTED_QUAD = re.compile(r"\d{1,}\.\d{1,}\.\d{1,}\.\d{1,}", re.ASCII)
+_DOTTED_QUAD = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}", re.ASCII)
+_BROADCAST = b"\xff" * 4
+_ZEROS = b"\x00" * 15
+_PREFIX_LENGTH = re.compile(r"0*\d{1,3}", re.ASCII)
 
 IPV4 = 4
 IPV6 = 6
@@ -29,16 +34,16 @@ def parse_address(text: str) -> bytes:
     except (OSError, TypeError, ValueError):
         pass
     if not isinstance(text, str):
-        raise AddressError("%r is not an IP address" % (text,))
+        raise AddressError("%s is not an IP address" % shown(text))
     if _DOTTED_QUAD.fullmatch(text):
         octets = [int(part, 10) for part in text.split(".")]
-        if max(octets) <= 255 and max(len(part) for part in text.split(".")) <= 3:
+        if max(octets) <= 255:
             return bytes(octets)
         raise AddressError("%r is not an IP address" % text)
     try:
         packed = socket.inet_pton(socket.AF_INET6, text)
     except (OSError, ValueError):
-        raise AddressError("%r is not an IP address" % text) from None
+        raise AddressError("%s is not an IP address" % shown(text)) from None
     return packed[12:] if packed.startswith(_MAPPED_PREFIX) else packed
 
 
@@ -51,6 +56,17 @@ def format_socket_address(packed: bytes, port: int) -> str:
     """Return ``address:port``, with brackets around IPv6."""
     text = format_address(packed)
     return "%s:%d" % (text if len(packed) == 4 else "[%s]" % text, port)
+
+
+def is_special(packed: bytes) -> bool:
+    """Tell whether an address is unspecified, broadcast, loopback or multicast: the address of no one place.
+
+    The API server takes none of them as an endpoint or external IP (pkg/apis/core/validation ValidateNonSpecialIP).
+    """
+    first = packed[0]
+    if len(packed) == 4:
+        return first in (0, 127) or 0xE0 <= first < 0xF0 or packed == _BROADCAST
+    return first == 0xFF or (packed[15] <= 1 and packed.startswith(_ZEROS))
 
 
 def family_of(packed: bytes) -> int:
@@ -87,13 +103,15 @@ def parse_prefix(text: str) -> Prefix:
 
     Raises AddressError.
     """
+    if not isinstance(text, str):
+        raise AddressError("%s is not a CIDR block" % shown(text))
     address, slash, length_text = text.strip().partition("/")
-    if not slash or not length_text.isascii() or not length_text.isdigit():
-        raise AddressError("%r is not a CIDR block" % text)
+    if not slash or not _PREFIX_LENGTH.fullmatch(length_text):
+        raise AddressError("%s is not a CIDR block" % shown(text))
     packed = parse_address(address)
     length, width = int(length_text, 10), len(packed) * 8
     if length > width:
-        raise AddressError("%r is not a CIDR block: the prefix is longer than %d bits" % (text, width))
+        raise AddressError("%s is not a CIDR block: the prefix is longer than %d bits" % (shown(text), width))
     keep = ((1 << length) - 1) << (width - length)
     return Prefix((int.from_bytes(packed, "big") & keep).to_bytes(len(packed), "big"), length)
 

@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects import fields
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import AddressError, parse_address
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import (
+    AddressError,
+    is_special,
+    parse_address,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NUMBERS
 
 _SERVICE_NAME_LABEL = "kubernetes.io/service-name"
@@ -103,6 +107,9 @@ def _endpoint(item: Any, index: int, width: int, notes: list[str]) -> SliceEndpo
         return None
     if len(ip) != width:
         notes.append("endpoints[%d]: %s is not of the slice's addressType; it is left out" % (index, addresses[0]))
+        return None
+    if is_special(ip):
+        notes.append("endpoints[%d]: %s is no address of one endpoint; it is left out" % (index, addresses[0]))
         return None
     conditions = fields.mapping(item, "conditions", "endpoints[].conditions")
     ready = fields.boolean(conditions, "ready", "endpoints[].conditions.ready")

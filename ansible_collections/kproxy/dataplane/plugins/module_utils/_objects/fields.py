@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.shown import shown
+
 MAX_NAME_LENGTH = 253
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 
 
 class FieldError(ValueError):
@@ -35,12 +39,24 @@ def sequence(parent: Mapping[str, Any], key: str, path: str) -> list[Any]:
 
 
 def text(parent: Mapping[str, Any], key: str, path: str) -> str:
-    """Return a string field; absent or null is empty."""
+    """Return a string field; absent or null is empty. No field of ours may hold line ends or other controls."""
     value = parent.get(key)
     if value is None:
         return ""
     if not isinstance(value, str):
         raise FieldError("%s must be a string, not %s" % (path, type(value).__name__))
+    if not value.isprintable():
+        raise FieldError("%s must be printable text, not %s" % (path, shown(value)))
+    return value
+
+
+def name(parent: Mapping[str, Any], key: str, path: str) -> str:
+    """Return a field that names an object or namespace: a DNS subdomain (RFC 1123); absent or null is empty."""
+    value = text(parent, key, path)
+    if len(value) > MAX_NAME_LENGTH:
+        raise FieldError("%s is longer than %d characters" % (path, MAX_NAME_LENGTH))
+    if value and not _NAME.fullmatch(value):
+        raise FieldError("%s must be of a-z, 0-9, '-' and '.', not %s" % (path, shown(value)))
     return value
 
 
@@ -49,7 +65,7 @@ def boolean(parent: Mapping[str, Any], key: str, path: str) -> bool | None:
     value = parent.get(key)
     if value is None or isinstance(value, bool):
         return value
-    raise FieldError("%s must be true or false, not %r" % (path, value))
+    raise FieldError("%s must be true or false, not %s" % (path, shown(value)))
 
 
 def integer(parent: Mapping[str, Any], key: str, path: str, low: int, high: int) -> int | None:
@@ -58,9 +74,9 @@ def integer(parent: Mapping[str, Any], key: str, path: str, low: int, high: int)
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool):
-        raise FieldError("%s must be a number, not %r" % (path, value))
+        raise FieldError("%s must be a number, not %s" % (path, shown(value)))
     if not low <= value <= high:
-        raise FieldError("%s must be between %d and %d, not %d" % (path, low, high, value))
+        raise FieldError("%s must be between %d and %d, not %s" % (path, low, high, shown(value)))
     return value
 
 
@@ -68,7 +84,7 @@ def choice(parent: Mapping[str, Any], key: str, path: str, allowed: tuple[str, .
     """Return a string field that must be one of allowed; absent, null or empty is the first of them."""
     value = text(parent, key, path) or allowed[0]
     if value not in allowed:
-        raise FieldError("%s must be one of %s, not %r" % (path, ", ".join(allowed), value))
+        raise FieldError("%s must be one of %s, not %s" % (path, ", ".join(allowed), shown(value)))
     return value
 
 

@@ -79,7 +79,7 @@ def _pod_cidrs(spec: Mapping[str, Any], notes: list[str]) -> tuple[Prefix, ...]:
     found: list[Prefix] = []
     for text in texts:
         try:
-            found.append(parse_prefix(str(text)))
+            found.append(parse_prefix(text))
         except AddressError as error:
             notes.append("spec.podCIDRs: %s; it is left out" % error)
     return tuple(found)

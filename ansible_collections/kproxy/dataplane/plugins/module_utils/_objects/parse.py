@@ -20,6 +20,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.servicec
     ServiceCIDR,
     parse_servicecidr,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.shown import shown
 
 ApiObject = Union[Service, EndpointSlice, Node, ServiceCIDR]
 
@@ -52,11 +53,19 @@ def identity(manifest: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return (kind, namespace, name) of a manifest as far as it can be told; parts that cannot be told are empty."""
     metadata = manifest.get("metadata")
     named = metadata if isinstance(metadata, Mapping) else {}
-    kind = str(manifest.get("kind") or "")
-    namespace = str(named.get("namespace") or "")
+    kind = _word(manifest.get("kind"))
+    namespace = _word(named.get("namespace"))
     if not namespace and kind in ("Service", "EndpointSlice"):
         namespace = "default"
-    return kind, namespace, str(named.get("name") or "")
+    return kind, namespace, _word(named.get("name"))
+
+
+def _word(value: Any) -> str:
+    """Return a text that identifies, or something short and printable in the place of what is none."""
+    if not value:
+        return ""
+    fits = isinstance(value, str) and len(value) <= fields.MAX_NAME_LENGTH and value.isprintable()
+    return value if fits else shown(value)
 
 
 def parse(manifest: Mapping[str, Any]) -> ApiObject | None:
@@ -81,12 +90,9 @@ def parse(manifest: Mapping[str, Any]) -> ApiObject | None:
 
 def _parse_kind(kind: str, namespace: str, name: str, manifest: Mapping[str, Any]) -> ApiObject:
     metadata = fields.mapping(manifest, "metadata", "metadata")
-    fields.text(metadata, "name", "metadata.name")
-    fields.text(metadata, "namespace", "metadata.namespace")
-    if not name:
+    fields.name(metadata, "namespace", "metadata.namespace")
+    if not fields.name(metadata, "name", "metadata.name"):
         raise fields.FieldError("metadata.name is missing")
-    if len(name) > fields.MAX_NAME_LENGTH:
-        raise fields.FieldError("metadata.name is longer than %d characters" % fields.MAX_NAME_LENGTH)
     if kind == "Service":
         return parse_service(manifest, metadata, namespace, name)
     if kind == "EndpointSlice":
@@ -101,18 +107,17 @@ def expand(document: Any) -> Iterator[Any]:
 
     Items of a typed list (ServiceList) carry neither kind nor apiVersion; they get those of their list.
     """
-    if document is None:
-        return
-    if not isinstance(document, Mapping):
-        yield document
-        return
-    kind = document.get("kind")
-    items = document.get("items")
-    if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(items, list):
-        yield document
-        return
-    for item in items:
-        if isinstance(item, Mapping) and kind != "List" and "kind" not in item:
-            yield {"apiVersion": document.get("apiVersion"), "kind": kind[: -len("List")], **item}
-        else:
-            yield from expand(item)
+    waiting = [document]  # the next one last: lists may lie in lists deeper than Python can recurse
+    while waiting:
+        document = waiting.pop()
+        if document is None:
+            continue
+        kind, items = (document.get("kind"), document.get("items")) if isinstance(document, Mapping) else (None, None)
+        if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(items, list):
+            yield document
+            continue
+        for item in reversed(items):
+            if isinstance(item, Mapping) and kind != "List" and "kind" not in item:
+                waiting.append({"apiVersion": document.get("apiVersion"), "kind": kind[: -len("List")], **item})
+            else:
+                waiting.append(item)

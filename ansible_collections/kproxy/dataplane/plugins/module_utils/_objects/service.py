@@ -11,10 +11,12 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects import f
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import (
     AddressError,
     Prefix,
+    is_special,
     parse_address,
     parse_prefix,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NUMBERS, TCP
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.shown import shown
 
 DEFAULT_AFFINITY_SECONDS = 10800
 MAX_AFFINITY_SECONDS = 86400
@@ -100,6 +102,8 @@ def _cluster_ips(spec: Mapping[str, Any], cluster_ip: str) -> tuple[bytes, ...]:
     packed: list[bytes] = []
     for text in texts:
         address = parse_address(text)
+        if is_special(address):
+            raise fields.FieldError("spec.clusterIP: %s is no address that clients could dial" % text)
         if len(address) not in {len(other) for other in packed}:
             packed.append(address)
     return tuple(packed)
@@ -115,6 +119,8 @@ def _addresses(texts: list[Any], field: str, families: set[int], notes: list[str
             continue
         if len(packed) not in families:
             notes.append("%s: %s is of a family that the Service does not have; it is left out" % (field, text))
+        elif is_special(packed):
+            notes.append("%s: %s is no address that clients could dial; it is left out" % (field, text))
         elif packed not in found:
             found.append(packed)
     return tuple(found)
@@ -137,12 +143,11 @@ def _source_ranges(spec: Mapping[str, Any], families: set[int], notes: list[str]
     found: list[Prefix] = []
     for text in fields.sequence(spec, "loadBalancerSourceRanges", "spec.loadBalancerSourceRanges"):
         try:
-            prefix = parse_prefix(text) if isinstance(text, str) else None
+            prefix = parse_prefix(text)
         except AddressError:
-            prefix = None
-        if prefix is None:
-            notes.append("loadBalancerSourceRanges: %r is not a CIDR block; it is left out" % (text,))
-        elif len(prefix.network) not in families:
+            notes.append("loadBalancerSourceRanges: %s is not a CIDR block; it is left out" % shown(text))
+            continue
+        if len(prefix.network) not in families:
             notes.append("loadBalancerSourceRanges: %s is of a family that the Service does not have" % (str(prefix),))
         else:
             found.append(prefix)

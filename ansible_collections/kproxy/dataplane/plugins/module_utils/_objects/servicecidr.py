@@ -22,4 +22,4 @@ def parse_servicecidr(manifest: Mapping[str, Any], name: str) -> ServiceCIDR:
     """Return the ServiceCIDR of a manifest. Raises fields.FieldError or AddressError."""
     spec = fields.mapping(manifest, "spec", "spec")
     texts = fields.sequence(spec, "cidrs", "spec.cidrs")
-    return ServiceCIDR(name, tuple(parse_prefix(str(text)) for text in texts))
+    return ServiceCIDR(name, tuple(parse_prefix(text) for text in texts))

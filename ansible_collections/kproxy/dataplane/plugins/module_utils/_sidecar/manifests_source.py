@@ -199,6 +199,10 @@ class ManifestsSource:
             signature = (status.st_mtime_ns, status.st_size, status.st_ino)
             if self._signatures.get(name) == signature:
                 return
+            if not stat.S_ISREG(status.st_mode):  # a pipe would keep us waiting for its writer
+                self._signatures[name] = signature
+                self._manifests.unreadable(name, "it is no regular file")
+                return
             with open(path, "rb") as stream:
                 content = stream.read()
         except OSError as error:

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
+
+#: A YAML document may stand for this many nodes, plus so many for each one written in it.
+_ALIAS_NODES, _ALIAS_FACTOR = 10000, 10
+_OPEN = -1
 
 try:
     import yaml
@@ -23,10 +28,65 @@ else:
     class _Loader(yaml.SafeLoader):
         """Leaves times as the strings they are in Kubernetes objects (`creationTimestamp` need not be quoted)."""
 
+        has_aliases = False
+
+        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+            """Compose a node; note whether any is an alias."""
+            self.has_aliases = self.has_aliases or self.check_event(yaml.AliasEvent)
+            return super().compose_node(parent, index)
+
         yaml_implicit_resolvers = {
             first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
             for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
+
+    # Nodes refer to one another by identity; a text of some kilobytes can stand for more nodes than any memory holds.
+    def _refuse_alias_bomb(root: yaml.Node) -> None:
+        """Refuse a document whose aliases lead back into themselves or make it far larger than what is written."""
+        sizes: dict[int, int] = {}
+        limit = _ALIAS_NODES
+
+        def size(node: yaml.Node) -> int:
+            nonlocal limit
+            key = id(node)
+            known = sizes.get(key)
+            if known is None:
+                limit += _ALIAS_FACTOR
+                sizes[key] = _OPEN
+                known = 1
+                if isinstance(node, yaml.SequenceNode):
+                    known += sum(size(item) for item in node.value)
+                elif isinstance(node, yaml.MappingNode):
+                    known += sum(size(name) + size(value) for name, value in node.value)
+                sizes[key] = known
+            elif known == _OPEN:
+                raise yaml.composer.ComposerError(None, None, "an alias refers to what it is part of", node.start_mark)
+            return known
+
+        if size(root) > limit:
+            problem = "aliases make the document far larger than it is written"
+            raise yaml.composer.ComposerError(None, None, problem, root.start_mark)
+
+    def _construct(loader: _Loader, root: yaml.Node) -> Any:
+        try:
+            return loader.construct_document(root)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            # PyYAML lets through what a value that is none of its type (`!!int ""`) does to its own code.
+            problem = f"a value is not of its type ({type(error).__name__}: {error})"
+            raise yaml.constructor.ConstructorError(None, None, problem, root.start_mark) from error
+
+    def _load(text: str) -> Iterator[Any]:
+        loader = _Loader(text)
+        try:
+            while loader.check_node():
+                node = loader.get_node()
+                if node is None:
+                    raise AssertionError("check_node() said that there is one")
+                if loader.has_aliases:
+                    _refuse_alias_bomb(node)
+                yield _construct(loader, node)
+        finally:
+            loader.dispose()
 
 
 SUFFIXES = (".json", ".yaml", ".yml")
@@ -41,6 +101,8 @@ def read_manifests(path: str) -> list[Any]:
     """
     documents: list[Any] = []
     for name in manifest_files(path):
+        if name != path and not os.path.isfile(name):
+            raise SourceError(f"manifest {name} is no regular file or leads nowhere")
         try:
             with open(name, encoding="utf-8") as stream:
                 text = stream.read()
@@ -71,6 +133,7 @@ def parse_text(name: str, text: str) -> list[Any]:
     Raises:
         SourceError: the text is not JSON or YAML, or is YAML and this Python has no PyYAML.
     """
+    text = text[1:] if text.startswith("\ufeff") else text
     # JSON first: it is what every Python can read, and a .yaml file may well hold it.
     try:
         return [json.loads(text)] if text.strip() else []
@@ -83,13 +146,13 @@ def parse_text(name: str, text: str) -> list[Any]:
             "write the manifest in JSON, or let the controller read it (remote_src=false)"
         )
     try:
-        return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return [document for document in _load(text) if document is not None]
+    except (yaml.YAMLError, RecursionError) as error:
         raise SourceError(f"manifest {name} is not YAML: {_place(error)}") from error
 
 
 def _place(error: Exception) -> str:
     """Say in one line where the YAML went wrong."""
     mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    problem = getattr(error, "problem", None) or next(iter(str(error).splitlines()), type(error).__name__)
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else str(problem)

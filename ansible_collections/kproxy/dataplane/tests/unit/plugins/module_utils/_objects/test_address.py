@@ -9,6 +9,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address 
     Prefix,
     format_address,
     format_socket_address,
+    is_special,
     merge_ranges,
     parse_address,
     parse_prefix,
@@ -31,7 +32,18 @@ def test_an_address_is_written_back_in_canonical_form(text: str, canonical: str)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "10.96.0", "10.96.0.256", "10.96.0.0001", "10.96.0.1.1", "fe80::1%eth0", "example.org", " 10.0.0.1"]
+    "text",
+    [
+        "",
+        "10.96.0",
+        "10.96.0.256",
+        "10.96.0.0001",
+        "10.96.0.1.1",
+        "fe80::1%eth0",
+        "example.org",
+        " 10.0.0.1",
+        "9" * 5000 + ".1.1.1",
+    ],
 )
 def test_what_is_no_address_is_refused_by_its_text(text: str) -> None:
     with pytest.raises(AddressError, match="is not an IP address"):
@@ -72,3 +84,25 @@ def test_ranges_are_merged_over_overlaps_repeats_and_neighbours() -> None:
 
 def test_ipv6_socket_addresses_have_brackets() -> None:
     assert format_socket_address(parse_address("2001:db8::1"), 80) == "[2001:db8::1]:80"
+
+
+@pytest.mark.parametrize(
+    ("text", "special"),
+    [
+        ("0.0.0.0", True),
+        ("127.0.0.1", True),
+        ("224.0.0.1", True),
+        ("255.255.255.255", True),
+        ("::", True),
+        ("::1", True),
+        ("ff02::1", True),
+        ("10.0.0.0", False),
+        ("169.254.20.10", False),
+        ("240.0.0.1", False),
+        ("fe80::1", False),
+        ("::2", False),
+        ("fd00::", False),
+    ],
+)
+def test_addresses_of_no_one_place_are_told_apart(text: str, special: bool) -> None:
+    assert is_special(parse_address(text)) is special

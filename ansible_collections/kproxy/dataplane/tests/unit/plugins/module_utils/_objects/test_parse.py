@@ -47,6 +47,7 @@ def parsed_slice(**fields: Any) -> EndpointSlice:
     return obj
 
 
+LONG = "9" * 5000
 REFUSED = [
     ("wrong shape", service({"ports": "80"}), "Service shop/web: spec.ports must be a list"),
     ("port out of range", service({"ports": [{"port": 70000}]}), "spec.ports[0].port must be between 1 and 65535"),
@@ -63,6 +64,14 @@ REFUSED = [
     ("condition", endpointslice(endpoints=[{"addresses": ["10.0.0.1"], "conditions": {"ready": "yes"}}]),
      "ready must be true or false"),
     ("address type", endpointslice(addressType="IPX"), "addressType must be one of IPv4, IPv6, FQDN"),
+    ("cluster IP of no place", service({"clusterIP": "127.0.0.1"}), "no address that clients could dial"),
+    ("line end in the name", service(name="web\n"), "metadata.name must be printable text, not 'web\\n'"),
+    ("surrogate", service(namespace="a\ud800"), "metadata.namespace must be printable text"),
+    ("quotes in the namespace", service(namespace='a"b'), "metadata.namespace must be of a-z, 0-9, '-' and '.'"),
+    ("path as name", service(name="../web"), "metadata.name must be of a-z"),
+    ("name of a list", service(name=["x"] * 1000), "Service shop/a value of type list: metadata.name must be a string"),
+    ("port name", service({"ports": [{"name": "a\0b", "port": 80}]}), "spec.ports[0].name must be printable text"),
+    ("huge number", service({"ports": [{"port": 10**5000}]}), "spec.ports[0].port must be between 1 and 65535"),
     ("no kind", {"metadata": {"name": "x"}}, "has no kind"),
     ("no name", {"apiVersion": "v1", "kind": "Service", "spec": {}}, "metadata.name is missing"),
 ]  # fmt: skip
@@ -109,12 +118,19 @@ def test_values_of_a_family_that_the_service_lacks_are_left_out_and_noted() -> N
         {
             "type": "LoadBalancer",
             "externalIPs": ["198.51.100.61", "2001:db8:e::61", "nonsense"],
-            "loadBalancerSourceRanges": [" 203.0.113.0/24 ", "2001:db8::/32", "junk", 7],
+            "loadBalancerSourceRanges": [" 203.0.113.0/24 ", "2001:db8::/32", "junk", 7, None, "10.0.0.0/" + LONG],
         }
     )
     assert [format_address(ip) for ip in obj.external_ips] == ["198.51.100.61"]
     assert [str(prefix) for prefix in obj.source_ranges] == ["203.0.113.0/24"]
-    assert len(obj.notes) == 5
+    assert len(obj.notes) == 7
+    assert max(map(len, obj.notes)) < 200
+
+
+def test_addresses_of_no_one_place_are_left_out_and_noted() -> None:
+    obj = parsed_service({"externalIPs": ["0.0.0.0", "127.0.0.1", "255.255.255.255", "224.0.0.1", "198.51.100.61"]})
+    assert [format_address(ip) for ip in obj.external_ips] == ["198.51.100.61"]
+    assert len(obj.notes) == 4
 
 
 def test_only_addresses_in_mode_vip_are_ours() -> None:
@@ -151,10 +167,11 @@ def test_missing_conditions_have_their_defaults(conditions: Any, ready: bool, se
 
 def test_one_bad_endpoint_costs_only_itself() -> None:
     obj = parsed_slice(
-        endpoints=[{"addresses": ["bad"]}, {"addresses": []}, {"addresses": ["fd00::1"]}, {"addresses": ["10.244.1.6"]}]
+        endpoints=[{"addresses": ["bad"]}, {"addresses": []}, {"addresses": ["fd00::1"]}, {"addresses": ["10.244.1.6"]},
+                   {"addresses": ["127.0.0.1"]}, {"addresses": [["10.244.1.7"]]}]
     )
     assert [format_address(endpoint.ip) for endpoint in obj.endpoints] == ["10.244.1.6"]
-    assert len(obj.notes) == 3
+    assert len(obj.notes) == 5
 
 
 @pytest.mark.parametrize("ports", [None, [], [{"name": "http"}], [{"name": "http", "port": None}], [{"port": 0}]])
@@ -209,3 +226,12 @@ def test_lists_are_unrolled_and_their_items_get_a_kind() -> None:
     assert [(item["apiVersion"], item["kind"]) for item in expand(nested)] == [("v1", "Service"), ("v1", "Node")]
     assert list(expand(None)) == []
     assert list(expand("text")) == ["text"]
+
+
+def test_lists_within_lists_are_unrolled_in_order_whatever_their_depth() -> None:
+    document: Any = service(name="last")
+    for number in range(5000):
+        document = {"kind": "List", "items": [None, number, document]}
+    items = list(expand(document))
+    assert items[:3] == [4999, 4998, 4997]
+    assert items[-1]["metadata"]["name"] == "last"

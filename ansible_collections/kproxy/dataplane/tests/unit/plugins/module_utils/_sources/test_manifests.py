@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,11 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.reading 
 
 SERVICE = (
     "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {clusterIP: 10.96.0.1, ports: []}\n"
+)
+STEPS = list(zip("abcdefgh", "bcdefghi"))
+BOMB = "a: &a [x, x]\n" + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in STEPS)
+MERGE_BOMB = "a: &a {k: v}\n" + "".join(
+    f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 10)}]}}\n" for old, new in STEPS
 )
 
 
@@ -38,12 +44,33 @@ def test_empty_documents_are_no_documents(tmp_path: Path) -> None:
         ("bad.yaml", "a: b: c\n", "line 1, column 5"),
         ("bad.json", "{", "bad.json is not JSON"),
         ("tag.yaml", "a: !!python/object:os.system {}\n", "is not YAML"),
+        ("type.yaml", 'a: !!int ""\n', "line 1, column 1: a value is not of its type"),
+        ("type.yaml", "a: !!bool x\n", "a value is not of its type"),
+        ("type.yaml", "a: !!timestamp x\n", "a value is not of its type"),
+        ("cycle.yaml", "&a {kind: List, apiVersion: v1, items: [*a]}\n", "an alias refers to what it is part of"),
+        ("bomb.yaml", BOMB + "kind: *i\n", "aliases make the document far larger"),
+        ("merge.yaml", MERGE_BOMB, "aliases make the document far larger"),
+        ("deep.json", "[" * 100000, "is not JSON"),
+        ("deep.yaml", "[" * 100000, "is not YAML"),
     ],
 )
 def test_a_file_that_cannot_be_parsed_fails_the_reading(tmp_path: Path, name: str, text: str, words: str) -> None:
     (tmp_path / "good.yaml").write_text(SERVICE, encoding="utf-8")
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(SourceError, match=words):
+        manifests.read_manifests(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.json"])
+def test_a_byte_order_mark_and_aliases_are_no_mistake(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('\ufeff{"n": 1}', encoding="utf-8")
+    (tmp_path / "b.yaml").write_text("a: &a {n: 2}\nb: [*a, *a]\n", encoding="utf-8")
+    assert manifests.read_manifests(str(tmp_path)) == [{"n": 1}, {"a": {"n": 2}, "b": [{"n": 2}] * 2}]
+
+
+def test_a_pipe_in_the_folder_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.yaml")
+    with pytest.raises(SourceError, match=r"a\.yaml is no regular file"):
         manifests.read_manifests(str(tmp_path))
 
 
