@@ -18,6 +18,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack import Conntrack
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack_protocol import Flow
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import parse
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.engine_dataplane import EngineDataplane
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import KINDS, Replaced
@@ -66,7 +67,8 @@ class Node:
         self.now = 0.0
         self.dataplane = EngineDataplane(ProxyConfig.from_mapping({"nodeName": "n1", "clusterCIDR": "10.244.0.0/16"}))
         self.journal = Journal(folder, 1 << 20)
-        self.reporter = Reporter(Metrics(), self.journal, 30.0, (4, 6))
+        self.metrics = Metrics()
+        self.reporter = Reporter(self.metrics, self.journal, 30.0, (4, 6))
         self.loop = SyncLoop(self.dataplane, self.reporter, clock=lambda: self.now)
 
     def receive(self, name: str) -> None:
@@ -77,6 +79,12 @@ class Node:
             assert obj is not None
             objects[document["kind"]].append(obj)
         self.loop.take([Replaced(kind, tuple(found)) for kind, found in objects.items()])
+
+    def counted(self, failures: str) -> dict[str, float | None]:
+        """Return a counter of failures per family."""
+        name = f"kubeproxy_sync_proxy_rules_nftables_{failures}_total"
+        read = self.metrics.registry.get_sample_value
+        return {family: read(name, {"ip_family": family}) for family in ("IPv4", "IPv6")}
 
     def pass_time(self) -> None:
         """Let every pause go by."""
@@ -142,6 +150,32 @@ def test_a_failed_sync_keeps_its_changes(
     node.loop.step()
     assert rules() == before
     assert [entry["action"] for entry in node.journal.read(10)] == ["start", "failed", "retry"], "nothing was written"
+
+
+def test_a_change_is_in_force_although_what_it_replaced_cannot_be_removed(
+    namespace: NetworkNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path)
+    node.receive("objects-1.yaml")
+    assert node.loop.step()
+
+    def refuse(_backend: NftablesBackend, _plan: Any) -> None:
+        raise NftError(["nft"], "1.0.6", 1, "", "Device or resource busy")
+
+    subprocess.run(["nft", "add", "chain", "ip", "kproxy", "strange"], check=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(NftablesBackend, "_retire", refuse)
+        node.receive("objects-3.yaml")
+        node.loop.audit_now()
+    assert leads_to(*NEW)
+    assert node.loop.failing == 1
+    assert "in force" in node.reporter.last_error
+    assert node.counted("cleanup_failures") == {"IPv4": 1, "IPv6": 1}
+    assert node.counted("sync_failures") == {"IPv4": 0, "IPv6": 0}
+    node.pass_time()
+    assert node.loop.step()
+    assert node.loop.failing == 0
+    assert "strange" not in rules()
 
 
 def test_the_retry_needs_no_event(namespace: NetworkNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,5 +71,11 @@ def test_probes_are_answered_and_counted(on_loop: OnLoop) -> None:
     assert 'kubeproxy_proxy_healthz_total{code="200"} 1.0' in samples
     assert 'kubeproxy_proxy_healthz_total{code="503"} 1.0' in samples
     assert 'kubeproxy_proxy_livez_total{code="200"} 2.0' in samples
+    indicators = get(10249, "/metrics/slis").body.decode().splitlines()
+    assert 'kubernetes_healthcheck{name="node-eligible",type="healthz"} 0.0' in indicators
+    assert 'kubernetes_healthcheck{name="sync-IPv6",type="livez"} 1.0' in indicators
+    assert 'kubernetes_healthchecks_total{name="node-eligible",status="success",type="healthz"} 1.0' in indicators
+    assert 'kubernetes_healthchecks_total{name="node-eligible",status="error",type="healthz"} 1.0' in indicators
+    assert 'kubernetes_healthchecks_total{name="sync-IPv4",status="success",type="livez"} 2.0' in indicators
     assert get(10249, "/proxyMode").body == b"nftables"
     assert json.loads(get(10249, "/configz").body) == {"kubeproxy.config.k8s.io": {"a": 1}}

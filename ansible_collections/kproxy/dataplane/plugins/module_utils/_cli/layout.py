@@ -139,9 +139,11 @@ def verify(document: Document) -> list[str]:
     if document["error"]:
         return [f"the kernel could not be brought in step: {document['error']}"]
     if document["agrees"]:
-        return [f"the kernel holds exactly generation {document['generation']} ({document['seconds'] * 1000:.1f} ms)"]
-    lines = [f"the kernel differed in {document['elements']} elements and was repaired"]
-    return lines + [f"  {one}" for one in document["foreign"]]
+        lines = [f"the kernel holds exactly generation {document['generation']} ({document['seconds'] * 1000:.1f} ms)"]
+    else:
+        lines = [f"the kernel differed in {document['elements']} elements and was repaired"]
+        lines += [f"  {one}" for one in document["foreign"]]
+    return lines + [f"not compared: {one}" for one in document["notCompared"]]
 
 
 def status(document: Document) -> list[str]:

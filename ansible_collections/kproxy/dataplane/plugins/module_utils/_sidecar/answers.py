@@ -16,6 +16,11 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.settings
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sync_loop import SyncLoop
 
 MAX_HISTORY = 10_000
+# What a comparison of our own tables or maps cannot tell.
+NOT_COMPARED = (
+    "packets: kproxyctl trace tells what should become of one",
+    "other programs' rules and what kube-proxy may have left behind: the collection's verify.yml looks at both",
+)
 
 
 class About(NamedTuple):
@@ -134,6 +139,7 @@ class Answers:
             "repaired": attempt.repaired,
             "elements": elements if attempt.repaired else 0,
             "foreign": list(attempt.foreign),
+            "notCompared": list(NOT_COMPARED),
             "error": attempt.error,
             "generation": self._reporter.generation,
             "seconds": attempt.seconds,

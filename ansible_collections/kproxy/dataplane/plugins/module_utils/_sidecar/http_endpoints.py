@@ -33,16 +33,24 @@ def health_routes(state: Callable[[], ProxyState], metrics: Metrics) -> Respond:
 
     def respond(path: str) -> HttpAnswer:
         if path == "/healthz":
-            answer = healthz(state())
+            now = state()
+            answer = healthz(now)
+            metrics.checked("healthz", {**_families_in_time(now), "node-eligible": now.node.eligible})
             metrics.healthz.labels(code=str(answer.status)).inc()
             return answer
         if path == "/livez":
-            answer = livez(state())
+            now = state()
+            answer = livez(now)
+            metrics.checked("livez", _families_in_time(now))
             metrics.livez.labels(code=str(answer.status)).inc()
             return answer
         return plain(404, "only /healthz and /livez\n")
 
     return respond
+
+
+def _families_in_time(state: ProxyState) -> dict[str, bool]:
+    return {f"sync-{family}": state.family_healthy(family) for family in state.families}
 
 
 def metrics_routes(metrics: Metrics, before_scrape: Callable[[], None], mode: str, config: object) -> Respond:
@@ -55,6 +63,7 @@ def metrics_routes(metrics: Metrics, before_scrape: Callable[[], None], mode: st
 
     pages: Mapping[str, Callable[[], HttpAnswer]] = {
         "/metrics": metrics_page,
+        "/metrics/slis": metrics.service_level_indicators,
         "/healthz": lambda: plain(200, "ok"),
         "/proxyMode": lambda: plain(200, mode),
         "/configz": lambda: HttpAnswer(200, JSON_HEADERS, configz),

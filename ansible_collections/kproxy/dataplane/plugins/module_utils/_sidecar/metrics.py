@@ -8,6 +8,8 @@ below, because a commit here takes about a millisecond.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 try:
     from prometheus_client import (
         CollectorRegistry,
@@ -101,6 +103,13 @@ class Metrics:
         )
         self.healthz = self._counter("kubeproxy_proxy_healthz_total", "Answers of /healthz by status", ("code",))
         self.livez = self._counter("kubeproxy_proxy_livez_total", "Answers of /livez by status", ("code",))
+        self._slis = CollectorRegistry()
+        self._check_result = Gauge(
+            "kubernetes_healthcheck", "Result of the last run of a check", ("name", "type"), registry=self._slis
+        )
+        self._check_runs = Counter(
+            "kubernetes_healthchecks_total", "Runs of a check", ("name", "type", "status"), registry=self._slis
+        )
         self._register_own()
         for name in FAMILIES:
             for per_family in (
@@ -139,9 +148,19 @@ class Metrics:
         self.start_seconds = self._gauge("kproxy_start_to_first_commit_seconds", "From process start to first commit")
         ProcessCollector(registry=self.registry)
 
+    def checked(self, endpoint: str, results: Mapping[str, bool]) -> None:
+        """Count the checks behind one answer of an endpoint (healthz or livez), in the form of Kubernetes' SLIs."""
+        for name, good in results.items():
+            self._check_result.labels(name=name, type=endpoint).set(int(good))
+            self._check_runs.labels(name=name, type=endpoint, status="success" if good else "error").inc()
+
     def exposition(self) -> HttpAnswer:
         """Return the answer of /metrics."""
-        return HttpAnswer(200, (("Content-Type", CONTENT_TYPE_LATEST),), generate_latest(self.registry))
+        return _page(self.registry)
+
+    def service_level_indicators(self) -> HttpAnswer:
+        """Return the answer of /metrics/slis (KEP-3466)."""
+        return _page(self._slis)
 
     def _histogram(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Histogram:
         return Histogram(name, text, labels, buckets=_SYNC_BUCKETS, registry=self.registry)
@@ -151,3 +170,7 @@ class Metrics:
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
+
+
+def _page(registry: CollectorRegistry) -> HttpAnswer:
+    return HttpAnswer(200, (("Content-Type", CONTENT_TYPE_LATEST),), generate_latest(registry))

@@ -91,11 +91,22 @@ def test_history_names_three_causes_and_counts_the_rest() -> None:
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [
-        ({"agrees": True}, ["the kernel holds exactly generation 7 (1.5 ms)"]),
-        ({"foreign": ["x"], "elements": 2}, ["the kernel differed in 2 elements and was repaired", "  x"]),
+        ({"agrees": True}, ["the kernel holds exactly generation 7 (1.5 ms)", "not compared: packets"]),
+        (
+            {"foreign": ["x"], "elements": 2},
+            ["the kernel differed in 2 elements and was repaired", "  x", "not compared: packets"],
+        ),
         ({"error": "no"}, ["the kernel could not be brought in step: no"]),
     ],
 )
 def test_verify(changes: dict[str, Any], lines: list[str]) -> None:
-    base = {"agrees": False, "error": "", "generation": 7, "seconds": 0.0015, "foreign": [], "elements": 0}
+    base = {
+        "agrees": False,
+        "error": "",
+        "generation": 7,
+        "seconds": 0.0015,
+        "foreign": [],
+        "elements": 0,
+        "notCompared": ["packets"],
+    }
     assert layout.verify({**base, **changes}) == lines
