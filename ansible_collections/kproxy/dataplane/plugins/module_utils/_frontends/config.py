@@ -91,7 +91,10 @@ class ProxyConfig:
         prefixes = [prefix for prefix in self._node_port_prefixes() if prefix.family == family]
         if PRIMARY in self.node_port_addresses:
             prefixes += [
-                Prefix(ip, len(ip) * 8) for ip in self.primary_addresses(node_addresses) if family_of(ip) == family
+                Prefix(ip, len(ip) * 8)
+                for ip in self.primary_addresses(node_addresses)
+                # A loopback bindAddress is no place for NodePorts (cmd/kube-proxy/app/server.go).
+                if family_of(ip) == family and not any(loopback.contains(ip) for loopback in _LOOPBACK)
             ]
         if not prefixes and LOCALHOST in self.node_port_addresses and self.localhost_gate:
             return ()

@@ -71,12 +71,16 @@ def simulate(table: ServiceTable, packet: Packet, local_addresses: Collection[by
             target = _target(frontend, client)
             if target.verdict == DNAT:
                 return _translated(frontend, target, client, packet, local_addresses)
+            if frontend.short_circuited:
+                # Others are sent on by this row, so it stands before a NodePort of the same number.
+                break
     for frontend in (by_address, by_node_port):
         if frontend is not None:
             return _refused(frontend, _target(frontend, client).verdict)
     if _is_loopback(packet.destination):
         return _loopback(table, packet, family)
-    if packet.destination not in local_addresses:
+    # What arrives for an address of this node is its own business; what it sends itself is checked on the way out.
+    if not packet.interface or packet.destination not in local_addresses:
         if any(row.kind == CLUSTER_IP for row in _rows_at(table, packet.destination)):
             return Outcome(REJECT, "the cluster IP has no such port")
         if any(prefix.contains(packet.destination) for prefix in rules.service_cidrs):

@@ -70,6 +70,9 @@ def row_elements(row: Frontend) -> RowElements:
         own.append((prefix + names.SERVICES, raw, _verdict(row, outsiders, node_port)))
     else:
         own.append((prefix + names.NO_ENDPOINTS, raw, REFUSE if outsiders.verdict == REJECT else DROP))
+        if row.short_circuited and not node_port:
+            # The address is taken although outsiders get nothing: a NodePort of the same number stands behind it.
+            own.append((names.SERVICES, raw, "accept"))
     if row.short_circuited:
         own.append((prefix + names.SHORT_CIRCUIT, raw, _short_circuit(row, node_port)))
     if row.affinity_seconds:

@@ -24,7 +24,10 @@ _NO_HINT: frozenset[str] = frozenset()
 
 
 class SlicePort(NamedTuple):
-    """A port of a slice. The number is never 0: ports without a number give no endpoint and are left out."""
+    """A port of a slice. The number is never 0: ports without a number give no endpoint and are left out.
+
+    So are ports without a name; the API server gives an unnamed one the name "" (pkg/proxy/endpointslicecache.go).
+    """
 
     name: str
     protocol: int
@@ -146,6 +149,6 @@ def _ports(manifest: Mapping[str, Any]) -> tuple[SlicePort, ...]:
             raise fields.FieldError("%s must be an object" % path)
         number = fields.integer(item, "port", path + ".port", 0, 65535)
         protocol = fields.choice(item, "protocol", path + ".protocol", ("TCP", "UDP", "SCTP"))
-        if number:
+        if number and item.get("name") is not None:
             found.append(SlicePort(sys.intern(fields.text(item, "name", path + ".name")), NUMBERS[protocol], number))
     return tuple(found)

@@ -84,13 +84,16 @@ def parse_service(manifest: Mapping[str, Any], metadata: Mapping[str, Any], name
         proxied=True,
         cluster_ips=cluster_ips,
         external_ips=external_ips,
-        load_balancer_ips=_load_balancer_ips(manifest, families, notes) if load_balancer else (),
-        source_ranges=_source_ranges(spec, families, notes) if load_balancer else (),
+        # Addresses and node ports count while the object holds them, whatever its type: after a change of type they
+        # serve until whoever gave them takes them away (pkg/proxy/serviceport.go newBaseServiceInfo).
+        load_balancer_ips=_load_balancer_ips(manifest, families, notes),
+        source_ranges=_source_ranges(spec, families, notes),
         internal_local=internal == "Local",
-        external_local=external == "Local",
+        # pkg/api/v1/service/util.go ExternallyAccessible
+        external_local=external == "Local" and (kind != "ClusterIP" or bool(external_ips)),
         affinity_seconds=_affinity_seconds(spec),
         health_check_node_port=check_port if load_balancer and external == "Local" else 0,
-        ports=_ports(spec, kind),
+        ports=_ports(spec),
         created=created,
         labels=labels,
         notes=tuple(notes),
@@ -163,7 +166,7 @@ def _affinity_seconds(spec: Mapping[str, Any]) -> int:
     return fields.integer(client_ip, "timeoutSeconds", path, 1, MAX_AFFINITY_SECONDS) or DEFAULT_AFFINITY_SECONDS
 
 
-def _ports(spec: Mapping[str, Any], kind: str) -> tuple[ServicePort, ...]:
+def _ports(spec: Mapping[str, Any]) -> tuple[ServicePort, ...]:
     found: list[ServicePort] = []
     for index, item in enumerate(fields.sequence(spec, "ports", "spec.ports")):
         path = "spec.ports[%d]" % index
@@ -179,7 +182,7 @@ def _ports(spec: Mapping[str, Any], kind: str) -> tuple[ServicePort, ...]:
                 fields.text(item, "name", path + ".name"),
                 NUMBERS.get(protocol, TCP),
                 port,
-                node_port if kind in ("NodePort", "LoadBalancer") else 0,
+                node_port,
             )
         )
     return tuple(found)

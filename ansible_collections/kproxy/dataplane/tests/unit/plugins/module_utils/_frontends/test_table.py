@@ -153,6 +153,7 @@ NODE_PORTS = [
     ("all", {"nodePortAddresses": ["all", "192.0.2.0/24"]}, None),
     ("the bind address replaces the primary one", {"nodeIPs": ["192.0.2.11"], "bindAddress": "192.0.2.99"},
      ["192.0.2.99/32"]),
+    ("a loopback bind address leaves no primary one", {"nodeIPs": ["192.0.2.11"], "bindAddress": "127.0.0.1"}, None),
     ("an unspecified bind address does not", {"nodeIPs": ["192.0.2.11"], "bindAddress": "0.0.0.0"}, ["192.0.2.11/32"]),
 ]  # fmt: skip
 

@@ -174,8 +174,27 @@ def test_one_bad_endpoint_costs_only_itself() -> None:
     assert len(obj.notes) == 5
 
 
-@pytest.mark.parametrize("ports", [None, [], [{"name": "http"}], [{"name": "http", "port": None}], [{"port": 0}]])
-def test_ports_without_a_number_are_none(ports: Any) -> None:
+@pytest.mark.parametrize(
+    ("spec", "external_local"),
+    [
+        ({"type": "NodePort"}, True),
+        ({"type": "LoadBalancer"}, True),
+        ({"type": "ClusterIP", "externalIPs": ["198.51.100.9"]}, True),
+        ({"type": "ClusterIP"}, False),
+    ],
+)
+def test_addresses_count_whatever_the_type(spec: dict[str, Any], external_local: bool) -> None:
+    manifest = service({**spec, "externalTrafficPolicy": "Local", "ports": [{"port": 80, "nodePort": 30080}]})
+    manifest["status"] = {"loadBalancer": {"ingress": [{"ip": "198.51.100.1"}]}}
+    obj = parse(manifest)
+    assert isinstance(obj, Service)
+    assert [format_address(ip) for ip in obj.load_balancer_ips] == ["198.51.100.1"]
+    assert [port.node_port for port in obj.ports] == [30080]
+    assert obj.external_local is external_local
+
+
+@pytest.mark.parametrize("ports", [None, [], [{"name": "http"}], [{"name": "http", "port": None}], [{"port": 80}]])
+def test_ports_without_a_name_or_number_are_none(ports: Any) -> None:
     assert parsed_slice(ports=ports).ports == ()
 
 
