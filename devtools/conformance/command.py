@@ -25,7 +25,8 @@ from devtools.conformance.play import Story, play
 from devtools.conformance.product import NoProduct, Product
 from devtools.conformance.self_check import without_proxy
 
-DEFAULT_PATH = Path(__file__).resolve().parents[2] / "tests" / "conformance"
+_TESTS = Path(__file__).resolve().parents[2] / "tests"
+DEFAULT_PATHS = [_TESTS / "conformance", _TESTS / "conformance-more"]
 BACKENDS = ("nft", "ebpf", "model")
 MAX_JOINED = 4
 
@@ -33,7 +34,7 @@ MAX_JOINED = 4
 def main(argv: Sequence[str]) -> int:
     options = _parse(argv)
     try:
-        cases = corpus.load(options.paths or [DEFAULT_PATH])
+        cases = corpus.load(options.paths or DEFAULT_PATHS)
     except ValueError as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 2
