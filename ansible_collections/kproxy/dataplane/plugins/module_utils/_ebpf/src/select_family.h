@@ -30,7 +30,7 @@ INLINE bool NAME(loopback_addr)(const struct NAME(addr) *a)
 }
 
 /*
- * The exact address wins over a NodePort of the same number, unless only the NodePort leads to an endpoint
+ * The exact address wins over a NodePort of the same number, unless it leads nobody to an endpoint
  * (_frontends/simulate.py asks in the same order).
  */
 INLINE const struct frontend_value *NAME(find_frontend)(const struct NAME(addr) *addr, __be16 port, __u8 protocol,
@@ -41,6 +41,9 @@ INLINE const struct frontend_value *NAME(find_frontend)(const struct NAME(addr) 
 	const struct frontend_value *node_port;
 
 	if (exact && (exact->answer[kind] & VERDICT_MASK) == VERDICT_DNAT)
+		return exact;
+	/* A Local policy without endpoints here still leads the node somewhere, so the address is taken for everybody. */
+	if (exact && (exact->answer[CLIENT_NODE] & VERDICT_MASK) == VERDICT_DNAT)
 		return exact;
 	if (!bpf_map_lookup_elem(&NAME(node_addrs), addr))
 		return exact;
