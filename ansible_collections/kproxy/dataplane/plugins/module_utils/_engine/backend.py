@@ -15,12 +15,20 @@ class CommitError(Exception):
     """A commit was refused; what was in force before still is.
 
     frontend: whose element the kernel refused, where that is known. in_force: the change itself was taken, and only
-    removing what it left over failed.
+    removing what it left over failed. another_way: the next plan_all() goes about it in another way than the one
+    refused.
     """
 
-    def __init__(self, message: str, frontend: FrontendKey | None = None, in_force: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        frontend: FrontendKey | None = None,
+        in_force: bool = False,
+        another_way: bool = False,
+    ) -> None:
         self.frontend = frontend
         self.in_force = in_force
+        self.another_way = another_way
         super().__init__(message)
 
 

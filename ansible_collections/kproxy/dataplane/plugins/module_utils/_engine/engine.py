@@ -151,10 +151,11 @@ class Engine:
 
     def _commit_without_culprit(self, error: CommitError) -> int:
         """Commit all but the Services whose elements the kernel refuses. Raises CommitError if that cannot be told."""
-        while error.frontend is not None and error.frontend in self.table.frontends:
-            service = self.table.frontends[error.frontend].service_port[:2]
-            self.left_out[service] = str(error)
-            self.table.leave_out(service)
+        while error.another_way or (error.frontend is not None and error.frontend in self.table.frontends):
+            if error.frontend is not None and not error.another_way:
+                service = self.table.frontends[error.frontend].service_port[:2]
+                self.left_out[service] = str(error)
+                self.table.leave_out(service)
             plan: BackendPlan = self.backend.plan_all(self.table)
             try:
                 self.backend.commit(plan)

@@ -12,7 +12,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.fronte
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable, TableDelta
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import ElementError, KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand, NftError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.structure import structure_digests
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import names
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.declaration import delete_table_text
@@ -49,6 +49,7 @@ class NftablesBackend:
         self._nft = nft if nft is not None else NftCommand()
         self._kernel = Nfnetlink(names.TABLE)
         self._known_generation: int | None = None
+        self._to_make_anew: set[int] = set()
 
     @property
     def port(self) -> int:
@@ -58,7 +59,10 @@ class NftablesBackend:
     def plan_all(self, table: ServiceTable) -> Plan:
         """Read our tables and return what makes them be as the service table says."""
         self._known_generation = self._kernel.generation()
-        return self.planner.plan_all(table, {family: self._read(family) for family in self._families})
+        found = {family: self._read(family) for family in self._families}
+        for family in self._to_make_anew:
+            found[family] = found[family]._replace(about="")
+        return self.planner.plan_all(table, found)
 
     def plan(self, table: ServiceTable, delta: TableDelta) -> Plan:
         """Return what one change asks for."""
@@ -71,7 +75,7 @@ class NftablesBackend:
         """
         try:
             if plan.transaction.structure:
-                self._nft.load(plan.transaction.structure)
+                self._load_structure(plan)
             if not plan.retired:
                 self._record_structure(plan, plan.transaction)
             known, self._known_generation = self._known_generation, None
@@ -166,6 +170,24 @@ class NftablesBackend:
         return {key: FrontendState(*row[1:]) for key, row in programmed(mirror, _FAMILIES).items()}
 
     # ------------------------------------------------------------------ writing
+
+    def _load_structure(self, plan: Plan) -> None:
+        """Load the structure of a plan.
+
+        What somebody put under a name of ours (a map of other types, a base chain of another hook) can neither be
+        altered nor always deleted by itself: where nft refuses to mend a table, the table is made anew, once.
+
+        Raises NftError, or CommitError where there is this other way.
+        """
+        try:
+            self._nft.load(plan.transaction.structure)
+        except NftError as error:
+            refused = plan.rebuilt - self._to_make_anew if error.returncode == 1 and error.stderr else set()
+            self._to_make_anew = refused
+            if refused:
+                raise CommitError(str(error), another_way=True) from error
+            raise
+        self._to_make_anew = set()
 
     def _record_structure(self, plan: Plan, transaction: Transaction) -> None:
         for family in sorted(plan.restructured):

@@ -202,7 +202,8 @@ def _interface(value: Any, name: str, needed: bool) -> str:
     text = str(value or "")
     if needed and not text:
         raise ConfigError("%s is missing: this detectLocalMode needs it" % name)
-    if len(text) > _MAX_INTERFACE_NAME or any(char.isspace() or char in '/"*\\' for char in text):
+    longest = _MAX_INTERFACE_NAME - (name == "detectLocal.interfaceNamePrefix")  # nft needs room for its asterisk
+    if len(text) > longest or any(char.isspace() or char in '/"*\\' for char in text):
         raise ConfigError("%s: %r is no interface name" % (name, text))
     return text
 

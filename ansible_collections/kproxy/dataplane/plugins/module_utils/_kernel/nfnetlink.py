@@ -263,6 +263,18 @@ class Nfnetlink:
         """Tell whether our table is there in family 4 or 6."""
         return self._exists("look for our table", nft.GETTABLE, family, b"")
 
+    def table_flags(self, family: int) -> int:
+        """Return the flags of our table, such as dormant; 0 if it does not exist."""
+        payload = nft.nfgenmsg(family) + text_attribute(nft.TABLE_NAME, self.table)
+        try:
+            replies = self._socket.request("look at our table", nft.message_type(nft.GETTABLE), payload)
+        except NetlinkError as error:
+            if error.errno == errno.ENOENT:
+                return 0
+            raise
+        (flags,) = struct.unpack(">I", attribute_map(replies[0].payload, 4).get(nft.TABLE_FLAGS, bytes(4)))
+        return int(flags)
+
     def set_exists(self, set_name: SetName) -> bool:
         """Tell whether our table has this set or map."""
         name = text_attribute(nft.SET_NAME, set_name.name)

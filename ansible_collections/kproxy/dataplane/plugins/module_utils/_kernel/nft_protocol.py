@@ -23,7 +23,7 @@ DESTROYSETELEM = 30  # from Linux 6.3: a delete that a missing element does not 
 #: The multicast group of ruleset changes.
 NFNLGRP_NFTABLES = 7
 
-TABLE_NAME = 1
+TABLE_NAME, TABLE_FLAGS = 1, 2
 
 CHAIN_TABLE, CHAIN_HANDLE, CHAIN_NAME, CHAIN_HOOK, CHAIN_POLICY, CHAIN_USE, CHAIN_TYPE = 1, 2, 3, 4, 5, 6, 7
 CHAIN_FLAGS, CHAIN_USERDATA = 10, 12

@@ -79,7 +79,8 @@ class Set(NamedTuple):
 def structure_digests(kernel: Nfnetlink, family: int) -> dict[str, str]:
     """Return a digest of every chain (its rules included) and set of our table: "chain NAME" or "set NAME" -> sha256.
 
-    Empty if the table does not exist. All of it belongs to one generation of the ruleset.
+    A table with flags has them under "table": a dormant one is there and does nothing. Empty if the table does not
+    exist. All of it belongs to one generation of the ruleset.
 
     Raises:
         DumpInterrupted: the ruleset never stood still.
@@ -88,6 +89,7 @@ def structure_digests(kernel: Nfnetlink, family: int) -> dict[str, str]:
     while True:
         generation = kernel.generation()
         chains, rules, sets = list_chains(kernel, family), dump_rules(kernel, family), list_sets(kernel, family)
+        flags = kernel.table_flags(family)
         if kernel.generation() == generation:
             break
         if time.monotonic() > deadline:
@@ -97,6 +99,8 @@ def structure_digests(kernel: Nfnetlink, family: int) -> dict[str, str]:
         for chain in chains.values()
     }
     found.update((f"set {declared.name}", declared.digest) for declared in sets.values())
+    if flags:
+        found["table"] = f"flags {flags}"
     return found
 
 

@@ -84,8 +84,9 @@ def delete_text(family: int, chains: list[str], declared: list[str]) -> str:
     """Return nft text that removes chains and sets which nothing else names any more."""
     table = "%s %s" % (WORDS[family].table, names.TABLE)
     lines = ["flush chain %s %s" % (table, name) for name in chains]
-    lines += ["delete chain %s %s" % (table, name) for name in chains]
+    # A map may lead to the chains, and only rules can name a map: sets go between rules and chains.
     lines += ["delete set %s %s" % (table, name) for name in declared]
+    lines += ["delete chain %s %s" % (table, name) for name in chains]
     return "".join(line + "\n" for line in lines)
 
 

@@ -125,14 +125,14 @@ def _verdict(row: Frontend, target: Target, node_port: bool) -> str:
         if not mark:
             return "goto " + pinned_chain(row, target.endpoint_set)
         return "goto %s%s-affinity" % (names.NODE_PORT if node_port else "", mark)
-    return _goto_pick(mark, len(row.endpoints(target)), target.endpoint_set, node_port)
+    return _goto_pick(mark, len(_slotted(row.endpoints(target))), target.endpoint_set, node_port)
 
 
 def _short_circuit(row: Frontend, node_port: bool) -> str:
     # The node's connections are masqueraded, those of pods are not: the chain tells them apart.
     if row.affinity_seconds:
         return "goto %s%s-affinity" % (names.NODE_PORT if node_port else "", names.SHORT_CIRCUITED)
-    return _goto_pick(names.SHORT_CIRCUITED, len(row.cluster_endpoints), CLUSTER, node_port)
+    return _goto_pick(names.SHORT_CIRCUITED, len(_slotted(row.cluster_endpoints)), CLUSTER, node_port)
 
 
 @lru_cache(maxsize=4096)
@@ -154,7 +154,7 @@ def _affinity(row: Frontend, raw: bytes, prefix: str) -> list[tuple[str, Key, st
     used = {target.endpoint_set for target in targets}
     for endpoint_set, map_name in ((CLUSTER, names.UNPINNED), (LOCAL, names.UNPINNED_LOCAL)):
         if endpoint_set in used:
-            count = len(row.local_endpoints if endpoint_set == LOCAL else row.cluster_endpoints)
+            count = len(_slotted(row.local_endpoints if endpoint_set == LOCAL else row.cluster_endpoints))
             own.append((prefix + map_name, raw, "goto " + pick_chain(count, endpoint_set, node_port)))
     if used:
         own.append((prefix + names.LEARN_AFFINITY, raw, "goto " + learn_chain(row)))
@@ -166,7 +166,12 @@ def _slots(row: Frontend, node_port: bool) -> list[SlotSpace]:
     map_name = (_NODE_PORT_ENDPOINT_MAPS if node_port else _ENDPOINT_MAPS)[key.protocol]
     spaces = []
     if row.cluster_endpoints:
-        spaces.append(SlotSpace(map_name, slot_prefix(key), 0, row.cluster_endpoints))
+        spaces.append(SlotSpace(map_name, slot_prefix(key), 0, _slotted(row.cluster_endpoints)))
     if row.local_endpoints:
-        spaces.append(SlotSpace(map_name, slot_prefix(key), names.LOCAL_SLOTS, row.local_endpoints))
+        spaces.append(SlotSpace(map_name, slot_prefix(key), names.LOCAL_SLOTS, _slotted(row.local_endpoints)))
     return spaces
+
+
+def _slotted(endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+    """Return the endpoints that get a slot: either policy has room for so many, the rest serve nobody."""
+    return endpoints if len(endpoints) <= names.MAX_SLOTS else endpoints[: names.MAX_SLOTS]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import Key
 from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.categorize import Endpoint
 
 _PROTOCOL_PORT = struct.Struct(">B3xH2x")
@@ -59,7 +60,10 @@ def hairpin_key(endpoint: Endpoint, protocol: int) -> bytes:
     return endpoint.ip + endpoint.ip + _PROTOCOL_PORT.pack(protocol, endpoint.port)
 
 
-def source_range_key(key: FrontendKey, first: bytes, last: bytes) -> tuple[bytes, bytes]:
-    """Return address . protocol . port . source-range, as the two ends of a concatenated interval."""
+def source_range_key(key: FrontendKey, first: bytes, last: bytes) -> Key:
+    """Return address . protocol . port . source-range: the two ends of a concatenated interval.
+
+    A range of one address is that key alone, as the kernel gives it back.
+    """
     prefix = frontend_key(key)
-    return prefix + first, prefix + last
+    return prefix + first if first == last else (prefix + first, prefix + last)

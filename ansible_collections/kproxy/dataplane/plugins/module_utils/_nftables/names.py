@@ -43,6 +43,8 @@ ABOUT = "about"
 
 #: Slots from here on hold the Local policy's endpoints of a frontend, those below the Cluster policy's.
 LOCAL_SLOTS = 32768
+#: How many slots either may use: one stays empty between them, for runs of slots are read up to the first empty one.
+MAX_SLOTS = LOCAL_SLOTS - 1
 
 #: Chains an element may name, by how the connection is marked before an endpoint is picked.
 PICK = "pick"
