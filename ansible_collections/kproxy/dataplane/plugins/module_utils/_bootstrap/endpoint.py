@@ -23,9 +23,15 @@ class EndpointError(ValueError):
 
 def check_server(server: str, service_cidrs: Iterable[str]) -> str:
     """Return the host of the server's URL. Raises EndpointError for a Service address or a name of cluster DNS."""
-    parts = urlsplit(server)
-    host = parts.hostname
-    if parts.scheme != "https" or not host:
+    try:
+        parts = urlsplit(server)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # brackets or port
+        parts, host, port = urlsplit(""), None, None
+    if parts.username is not None:
+        raise EndpointError("the server's URL holds a user name; put credentials into the kubeconfig's user")
+    odd = port == 0 or not server.isprintable() or " " in server
+    if parts.scheme != "https" or not host or odd:
         raise EndpointError(f"server {server!r} is not an https URL; write it as https://192.0.2.200:6443")
     advice = "; give the control plane's own address, a virtual IP in front of it, or a list of them"
     try:

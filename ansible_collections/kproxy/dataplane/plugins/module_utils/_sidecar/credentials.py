@@ -19,6 +19,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.kubeconf
     Kubeconfig,
     KubeconfigError,
     Material,
+    checked_token,
+    no_passphrase,
     read,
 )
 
@@ -85,13 +87,16 @@ class Credentials:
             if self._servers:
                 config = config._replace(servers=self._servers)
             files = _signature(_files_of(config))
-            tls = _tls(config)
             token_signature = _signature([config.token_file])
+            try:
+                tls, authorization = _tls(config), _authorization(config)
+            except KubeconfigError as error:
+                raise KubeconfigError(f"kubeconfig {self._path}: {error}") from error
             self._access = Access(
                 config.servers,
                 tls,
                 config.tls_server_name,
-                _authorization(config),
+                authorization,
                 self._access.generation + 1 if self._access else 1,
             )
             self._config, self._token_signature = config, token_signature
@@ -136,6 +141,7 @@ def _authorization(config: Kubeconfig) -> str:
             raise KubeconfigError(f"token file {config.token_file} cannot be read: {error}") from error
         if not token:
             raise KubeconfigError(f"token file {config.token_file} is empty")
+        checked_token(token, f"what is in token file {config.token_file}")
     return f"Bearer {token}" if token else ""
 
 
@@ -150,8 +156,8 @@ def _tls(config: Kubeconfig) -> ssl.SSLContext:
     if config.client_certificate:
         with _file_of(config.client_certificate) as certificate, _file_of(config.client_key) as key:
             try:
-                context.load_cert_chain(certificate, key)
-            except (OSError, ssl.SSLError) as error:
+                context.load_cert_chain(certificate, key, no_passphrase)
+            except (OSError, ssl.SSLError, ValueError) as error:
                 shown = config.client_certificate.path or "in the kubeconfig"
                 raise KubeconfigError(f"client certificate {shown} and its key cannot be used: {error}") from error
     return context

@@ -77,7 +77,10 @@ def read_token(path: str) -> str:
         raise SourceError(f"cannot read token file {path}: {error}") from error
     if not token:
         raise SourceError(f"token file {path} is empty")
-    return token
+    try:
+        return kubeconfig.checked_token(token, f"what is in token file {path}")
+    except kubeconfig.KubeconfigError as error:
+        raise SourceError(str(error)) from error
 
 
 def from_options(options: Mapping[str, Any], folder: str) -> Connection:
@@ -125,9 +128,14 @@ def _check_files(connection: Connection) -> None:
         path = getattr(connection, option)
         if path and not os.path.isfile(path):
             raise SourceError(f"{option} {path} does not exist on this node")
+    if connection.ca_cert:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=connection.ca_cert)
+        except (ssl.SSLError, OSError) as error:
+            raise SourceError(f"ca_cert {connection.ca_cert} holds no certificate that can be used: {error}") from error
     if connection.client_cert:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
-            context.load_cert_chain(connection.client_cert, connection.client_key)
-        except (ssl.SSLError, OSError) as error:
+            context.load_cert_chain(connection.client_cert, connection.client_key, kubeconfig.no_passphrase)
+        except (ssl.SSLError, OSError, ValueError) as error:
             raise SourceError(f"client_cert {connection.client_cert} and its key cannot be used: {error}") from error

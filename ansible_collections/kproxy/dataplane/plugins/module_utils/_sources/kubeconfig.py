@@ -85,6 +85,10 @@ def read(path: str, service_cidrs: Sequence[str] = ()) -> Kubeconfig:
 
 def from_mapping(config: Mapping[str, Any], base: str, service_cidrs: Sequence[str] = ()) -> Kubeconfig:
     """Return the current context of a decoded kubeconfig; relative paths are taken from the folder `base`."""
+    if not isinstance(config, Mapping):
+        raise KubeconfigError("is empty or no mapping")
+    if not config.get("current-context"):
+        raise KubeconfigError("has no current-context; set it to the name of one of its contexts")
     context = _named(config, "contexts", "context", config.get("current-context"))
     cluster = _named(config, "clusters", "cluster", context.get("cluster"))
     user = _named(config, "users", "user", context.get("user"))
@@ -112,9 +116,21 @@ def from_mapping(config: Mapping[str, Any], base: str, service_cidrs: Sequence[s
         insecure=cluster.get("insecure-skip-tls-verify") is True,
         client_certificate=certificate,
         client_key=key,
-        token=_text(user, "token"),
+        token=checked_token(_text(user, "token"), f"token of user {context.get('user')!r}"),
         token_file=os.path.join(base, token_file) if token_file else "",
     )
+
+
+def no_passphrase() -> str:
+    """Stand in for the terminal where the TLS library would ask for a key's passphrase, and wait for ever."""
+    raise ValueError("the key is encrypted; give one without a passphrase")
+
+
+def checked_token(token: str, what: str) -> str:
+    """Return a token that a header can carry. Raises KubeconfigError, which does not show it."""
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise KubeconfigError(f"{what} is no bearer token: it holds blanks, line ends or other than ASCII characters")
+    return token
 
 
 def _named(config: Mapping[str, Any], plural: str, singular: str, name: object) -> Mapping[str, Any]:
@@ -132,6 +148,8 @@ def _text(section: Mapping[str, Any], key: str) -> str:
         return ""
     if not isinstance(value, str):
         raise KubeconfigError(f"{key} must be a string, not {type(value).__name__}")
+    if "\0" in value:
+        raise KubeconfigError(f"{key} holds a NUL character")
     return value
 
 
@@ -150,7 +168,7 @@ def _servers(cluster: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _material(section: Mapping[str, Any], key: str, base: str) -> Material:
     """Return a certificate or key; `-data` wins over a path, as in client-go."""
-    data = _text(section, f"{key}-data")
+    data = "".join(_text(section, f"{key}-data").split())  # line ends are no part of base64, as for client-go
     if data:
         try:
             return Material(data=base64.b64decode(data, validate=True))

@@ -97,14 +97,20 @@ ACCEPTED = [
     ),
 ]
 REFUSED = [
-    ("no current context", {"top": {"current-context": None}}, "no context called None"),
+    ("no current context", {"top": {"current-context": None}}, "no current-context; set it"),
     ("a context that is not there", {"top": {"current-context": "x"}}, "no context called 'x'"),
     ("no users", {"top": {"users": None}}, "no user called 'proxy'"),
     ("clusters of a wrong type", {"top": {"clusters": "home"}}, "no cluster called 'home'"),
     ("no server", {"cluster": {"server": None}}, "names no server"),
     ("a server of a wrong type", {"cluster": {"server": 6443}}, "server must be a string, not int"),
     ("a server without scheme", {"cluster": {"server": "192.0.2.1:6443"}}, "not an https URL"),
-    ("a broken address", {"cluster": {"server": "https://[2001:db8::1:6443"}}, "IPv6"),
+    ("a broken address", {"cluster": {"server": "https://[2001:db8::1:6443"}}, "2001:db8::1:6443' is not an https URL"),
+    ("a port out of range", {"cluster": {"server": "https://192.0.2.1:99999"}}, "not an https URL"),
+    ("a port of letters", {"cluster": {"server": "https://192.0.2.1:https"}}, "not an https URL"),
+    ("a line end in the server", {"cluster": {"server": "https://192.0.2.1\n"}}, "not an https URL"),
+    ("a NUL in a path", {"cluster": {"certificate-authority": "ca\0.crt"}}, "certificate-authority holds a NUL"),
+    ("a token of two lines", {"user": {"token": "a\nHost: x"}}, "token of user 'proxy' is no bearer token"),
+    ("a token with an accent", {"user": {"token": "clé"}}, "is no bearer token"),
     ("a Service address", {"cluster": {"server": "https://10.96.0.1"}}, "inside the service CIDR"),
     ("a Service address of IPv6", {"cluster": {"server": "https://[fd00:96::1]"}}, "inside the service CIDR"),
     (
@@ -153,3 +159,22 @@ def test_credentials_do_not_show_in_messages() -> None:
     shown = repr(from_mapping(config(user={"token": "s3cret"}), "/etc/k"))
     assert "s3cret" not in shown
     assert json.dumps(shown)
+
+
+@pytest.mark.parametrize(
+    ("changes", "secret"),
+    [
+        ({"cluster": {"server": "https://me:hush@192.0.2.1:6443"}}, "hush"),
+        ({"user": {"token": "hu sh"}}, "hu sh"),
+    ],
+)
+def test_a_refusal_shows_no_secret(changes: dict[str, Any], secret: str) -> None:
+    with pytest.raises(KubeconfigError) as caught:
+        from_mapping(config(**changes), "/etc/k")
+    assert secret not in str(caught.value)
+
+
+def test_line_ends_in_base64_do_not_count() -> None:
+    data = base64.encodebytes(PEM * 5).decode()
+    made = from_mapping(config(cluster={"certificate-authority-data": data}), "/etc/k")
+    assert made.ca == Material(data=PEM * 5)
