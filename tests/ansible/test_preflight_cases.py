@@ -15,7 +15,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.examin
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.findings import Finding, Sysctl
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.node_facts import NodeFacts, Options
 
-CASES = Path(__file__).parents[8] / "tests" / "cases"
+CASES = Path(__file__).parents[1] / "cases"
 HOSTS = yaml.safe_load((CASES / "27-node-preflight-facts" / "facts.yaml").read_text(encoding="utf-8"))
 
 SYSCTL_OF_FACT = {
