@@ -53,6 +53,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netns_cookie import own_netns_cookie
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import is_loopback
 
 _FAMILIES = (4, 6)
 _UDP = 17
@@ -296,7 +297,8 @@ class EbpfBackend:
             | (layout.PROTECT_NODE_PORTS if self.options.protect_node_ports else 0)
             | (layout.POD_BY_LINK if pods_by_link(table.rules) else 0)
         )
-        own = list(table.view.primary_addresses)
+        # A loopback bindAddress is nothing that an endpoint could answer to.
+        own = [ip for ip in table.view.primary_addresses if not is_loopback(ip)]
         own += [held.address for held in local_addresses() if held.scope == "global"]
         node4 = next((ip for ip in own if len(ip) == 4), bytes(4))
         node6 = next((ip for ip in own if len(ip) == 16), bytes(16))

@@ -12,6 +12,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address 
     AddressError,
     Prefix,
     family_of,
+    is_loopback,
     parse_address,
     parse_prefix,
 )
@@ -94,7 +95,7 @@ class ProxyConfig:
                 Prefix(ip, len(ip) * 8)
                 for ip in self.primary_addresses(node_addresses)
                 # A loopback bindAddress is no place for NodePorts (cmd/kube-proxy/app/server.go).
-                if family_of(ip) == family and not any(loopback.contains(ip) for loopback in _LOOPBACK)
+                if family_of(ip) == family and not is_loopback(ip)
             ]
         if not prefixes and LOCALHOST in self.node_port_addresses and self.localhost_gate:
             return ()

@@ -21,7 +21,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.fronte
     Target,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import NodeRules, ServiceTable
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import family_of
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import family_of, is_loopback
 from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.categorize import Endpoint
 
 
@@ -77,7 +77,7 @@ def simulate(table: ServiceTable, packet: Packet, local_addresses: Collection[by
     for frontend in (by_address, by_node_port):
         if frontend is not None:
             return _refused(frontend, _target(frontend, client).verdict)
-    if _is_loopback(packet.destination):
+    if is_loopback(packet.destination):
         return _loopback(table, packet, family)
     # What arrives for an address of this node is its own business; what it sends itself is checked on the way out.
     if not packet.interface or packet.destination not in local_addresses:
@@ -92,7 +92,7 @@ def classify(packet: Packet, rules: NodeRules, local_addresses: Collection[bytes
     """Return the kind of client a packet comes from: pod, node or outsider, asked in this order."""
     if rules.pods.recognises(packet.source, packet.interface):
         return POD
-    return NODE if packet.source in local_addresses or _is_loopback(packet.source) else OUTSIDER
+    return NODE if packet.source in local_addresses or is_loopback(packet.source) else OUTSIDER
 
 
 def _source_checked(table: ServiceTable, packet: Packet, family: int) -> Frontend | None:
@@ -103,7 +103,7 @@ def _source_checked(table: ServiceTable, packet: Packet, family: int) -> Fronten
 
 
 def _accepts_node_ports(destination: bytes, rules: NodeRules, local_addresses: Collection[bytes]) -> bool:
-    if destination not in local_addresses or _is_loopback(destination):
+    if destination not in local_addresses or is_loopback(destination):
         return False
     ranges = rules.node_port_ranges
     return ranges is None or any(prefix.contains(destination) for prefix in ranges)
@@ -146,7 +146,3 @@ def _loopback(table: ServiceTable, packet: Packet, family: int) -> Outcome:
 
 def _rows_at(table: ServiceTable, address: bytes) -> list[Frontend]:
     return [row for key, row in table.frontends.items() if key.ip == address]
-
-
-def _is_loopback(address: bytes) -> bool:
-    return address[0] == 127 if len(address) == 4 else address == b"\x00" * 15 + b"\x01"

@@ -74,6 +74,11 @@ def family_of(packed: bytes) -> int:
     return IPV4 if len(packed) == 4 else IPV6
 
 
+def is_loopback(packed: bytes) -> bool:
+    """Whether an address is of 127.0.0.0/8, or ::1."""
+    return packed[0] == 127 if len(packed) == 4 else packed == b"\x00" * 15 + b"\x01"
+
+
 class Prefix(NamedTuple):
     """A CIDR block in canonical form: no host bits set."""
 

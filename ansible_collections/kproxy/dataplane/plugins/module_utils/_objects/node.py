@@ -11,6 +11,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects import f
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import (
     AddressError,
     Prefix,
+    is_loopback,
     parse_address,
     parse_prefix,
 )
@@ -18,7 +19,6 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address 
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 _AUTOSCALER_TAINT = "ToBeDeletedByClusterAutoscaler"
 _UNSPECIFIED = (b"\x00" * 4, b"\x00" * 16)
-_LOOPBACK6 = b"\x00" * 15 + b"\x01"
 
 
 class Node(NamedTuple):
@@ -66,8 +66,7 @@ def _addresses(manifest: Mapping[str, Any], notes: list[str]) -> tuple[bytes, ..
             except AddressError as error:
                 notes.append("status.addresses: %s; it is left out" % error)
                 continue
-            loopback = packed[0] == 127 if len(packed) == 4 else packed == _LOOPBACK6
-            if not loopback and packed not in _UNSPECIFIED:
+            if not is_loopback(packed) and packed not in _UNSPECIFIED:
                 found.setdefault(len(packed), packed)
     return tuple(found.values())
 

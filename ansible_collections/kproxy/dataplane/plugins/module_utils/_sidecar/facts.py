@@ -17,6 +17,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.fronte
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.store import ServiceKey
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import is_loopback
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import TCP
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import Facts
@@ -121,7 +122,7 @@ def node_port_addresses(table: ServiceTable, family: int, local: Iterable[bytes]
         if len(address) == (4 if family == 4 else 16)
         and any(prefix.contains(address) for prefix in rules.node_port_ranges)
     }
-    return tuple(_text(address) for address in sorted(found) if not _is_loopback(address))
+    return tuple(_text(address) for address in sorted(found) if not is_loopback(address))
 
 
 def local_ready_addresses(slices: Iterable[EndpointSlice], node_name: str) -> Mapping[int, set[bytes]]:
@@ -166,7 +167,3 @@ def _relays(table: ServiceTable, row: Frontend) -> Iterable[tuple[RelayKey, Rela
 
 def _text(address: bytes) -> str:
     return socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
-
-
-def _is_loopback(address: bytes) -> bool:
-    return address[0] == 127 if len(address) == 4 else address == b"\x00" * 15 + b"\x01"
