@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
@@ -123,6 +125,40 @@ def test_what_others_did_to_our_table_is_undone(text: str) -> None:
     nft(text + "\n")
     assert ours.audit().wrote
     assert listing() == right
+    assert not ours.audit().wrote
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "flush map ip kproxy services",
+        "add element ip kproxy services { 10.96.0.6 . tcp . 80 : drop }",
+        "delete table ip kproxy",
+        "add rule ip kproxy dispatch drop",
+        "add element ip kproxy service-cidrs { 192.0.2.0/24 }",
+        "flush map ip kproxy services\nflush map ip kproxy endpoints-tcp",
+    ],
+)
+def test_a_change_that_comes_before_the_repair_costs_nobody_anything(text: str) -> None:
+    plain, crowd = service(sessionAffinity="None"), endpointslice(["10.244.1.5", "10.244.1.6", "10.244.1.7"])
+    other = service(clusterIP="10.96.0.6", ports=[{"name": "http", "port": 80, "nodePort": 30081}])
+    other["metadata"]["name"] = "other"
+    engine(plain, crowd, other).sync()
+    right = listing()
+    nft("delete table ip kproxy\ndelete table ip6 kproxy\n")
+    ours = engine(plain, endpointslice(["10.244.1.5"]))
+    ours.sync()
+    nft(text + "\n")
+    for manifest in (crowd, other):
+        obj = parse(manifest)
+        assert obj is not None
+        ours.apply([Upsert(obj)])
+    with contextlib.suppress(CommitError):
+        ours.sync()
+    ours.audit()
+    assert not ours.left_out
+    assert set(right) <= set(listing())
+    assert [line for line in listing() if '"dispatch"' in line] == [line for line in right if '"dispatch"' in line]
     assert not ours.audit().wrote
 
 

@@ -121,7 +121,7 @@ class Engine:
         try:
             self.backend.commit(plan)
         except CommitError as error:
-            size = self._commit_without_culprit(error)
+            size = self._commit_without_culprit(error, read_back)
             wrote = True
         self._in_step = True
         if wrote:
@@ -149,13 +149,17 @@ class Engine:
                 self._in_step = False
         return delta
 
-    def _commit_without_culprit(self, error: CommitError) -> int:
-        """Commit all but the Services whose elements the kernel refuses. Raises CommitError if that cannot be told."""
+    def _commit_without_culprit(self, error: CommitError, read_back: bool) -> int:
+        """Commit all but the Services whose elements the kernel refuses. Raises CommitError if that cannot be told.
+
+        Nobody is blamed for a difference from books that somebody else made wrong: the kernel is read back first.
+        """
         while error.another_way or (error.frontend is not None and error.frontend in self.table.frontends):
-            if error.frontend is not None and not error.another_way:
+            if read_back and error.frontend is not None and not error.another_way:
                 service = self.table.frontends[error.frontend].service_port[:2]
                 self.left_out[service] = str(error)
                 self.table.leave_out(service)
+            read_back = True
             plan: BackendPlan = self.backend.plan_all(self.table)
             try:
                 self.backend.commit(plan)

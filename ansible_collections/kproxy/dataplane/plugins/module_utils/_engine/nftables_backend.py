@@ -24,6 +24,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.mirror 
     Mirror,
     element_sets,
     interval_sets,
+    is_about_structure,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import Pins, Plan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.planner import Planner
@@ -177,8 +178,14 @@ class NftablesBackend:
         What somebody put under a name of ours (a map of other types, a base chain of another hook) can neither be
         altered nor always deleted by itself: where nft refuses to mend a table, the table is made anew, once.
 
+        What is recorded afterwards counts as ours; so nothing is added to a structure that others altered before.
+
         Raises NftError, or CommitError where there is this other way.
         """
+        for family in sorted(plan.restructured - plan.rebuilt) if not self.undisturbed() else ():
+            digest = self._digest(family, structure_digests(self._kernel, family))
+            if not is_about_structure(self.planner.about[family], digest):
+                raise CommitError("somebody else altered the structure of our table", another_way=True)
         try:
             self._nft.load(plan.transaction.structure)
         except NftError as error:

@@ -51,6 +51,11 @@ def about_text(made_from: str, digest: str) -> str:
     return "layout %d, made from %s, structure %s" % (names.LAYOUT, made_from[:24], digest[:24])
 
 
+def is_about_structure(about: str, digest: str) -> bool:
+    """Tell whether the record of a table's making is of a structure of this digest."""
+    return about.endswith(", structure %s" % digest[:24])
+
+
 class Mirror:
     """Elements by set."""
 

@@ -199,7 +199,8 @@ class ManifestsSource:
             signature = (status.st_mtime_ns, status.st_size, status.st_ino)
             if self._signatures.get(name) == signature:
                 return
-            if not stat.S_ISREG(status.st_mode):  # a pipe would keep us waiting for its writer
+            # A pipe would keep us waiting for its writer.
+            if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
                 self._signatures[name] = signature
                 self._manifests.unreadable(name, "it is no regular file")
                 return
