@@ -65,6 +65,8 @@ class ControlServer:
             os.replace(temporary, self._path)
         except OSError:
             listener.close()
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
             raise
         self._acceptor = Acceptor(listener, self._serve, MAX_REQUEST_BYTES)
 

@@ -204,13 +204,14 @@ def parse_bind_address(value: str) -> BindAddress:
 def _decode(path: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     import yaml  # Only needed for people's own files: the role writes JSON, and starting without it is faster.
 
     try:
         return yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
+    # A value that is none of its explicit type (`!!int ""`) raises what it does to PyYAML's own code.
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError([f"{path}: is neither JSON nor YAML: {error}"]) from error
 
 

@@ -153,7 +153,13 @@ def test_command_line_wins_over_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(b"a: [", "neither JSON nor YAML"), (b"- 1\n", "must be a mapping, not list"), (b"\xff\xfe", "cannot be read")],
+    [
+        (b"a: [", "neither JSON nor YAML"),
+        (b'a: !!int ""\n', "neither JSON nor YAML"),
+        (b"[" * 100000, "neither JSON nor YAML"),
+        (b"- 1\n", "must be a mapping, not list"),
+        (b"\xff\xfe", "cannot be read"),
+    ],
 )
 def test_files_that_are_no_configuration(tmp_path: Path, content: bytes, problem: str) -> None:
     file = tmp_path / "config.yaml"
