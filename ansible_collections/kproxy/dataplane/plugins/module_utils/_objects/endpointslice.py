@@ -26,7 +26,8 @@ _NO_HINT: frozenset[str] = frozenset()
 class SlicePort(NamedTuple):
     """A port of a slice. The number is never 0: ports without a number give no endpoint and are left out.
 
-    So are ports without a name; the API server gives an unnamed one the name "" (pkg/proxy/endpointslicecache.go).
+    So are ports whose name is null (pkg/proxy/endpointslicecache.go); a missing name is the empty one that the API
+    server fills in.
     """
 
     name: str
@@ -149,6 +150,6 @@ def _ports(manifest: Mapping[str, Any]) -> tuple[SlicePort, ...]:
             raise fields.FieldError("%s must be an object" % path)
         number = fields.integer(item, "port", path + ".port", 0, 65535)
         protocol = fields.choice(item, "protocol", path + ".protocol", ("TCP", "UDP", "SCTP"))
-        if number and item.get("name") is not None:
+        if number and item.get("name", "") is not None:
             found.append(SlicePort(sys.intern(fields.text(item, "name", path + ".name")), NUMBERS[protocol], number))
     return tuple(found)
