@@ -193,7 +193,9 @@ def test_addresses_count_whatever_the_type(spec: dict[str, Any], external_local:
     assert obj.external_local is external_local
 
 
-@pytest.mark.parametrize("ports", [None, [], [{"name": "http"}], [{"name": "http", "port": None}], [{"name": None, "port": 80}]])
+@pytest.mark.parametrize(
+    "ports", [None, [], [{"name": "http"}], [{"name": "http", "port": None}], [{"name": None, "port": 80}]]
+)
 def test_ports_without_a_name_or_number_are_none(ports: Any) -> None:
     assert parsed_slice(ports=ports).ports == ()
 
