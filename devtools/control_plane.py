@@ -91,16 +91,28 @@ class ControlPlane:
         try:
             with inside(self.network_namespace):
                 self.port = self.port or free_port(self.bind)
-            host = f"[{self.bind}]" if ":" in self.bind else self.bind
-            self.url = f"https://{host}:{self.port}"
+            self._locate()
             self._launch()
-            self._admin_tls = self._client_tls("admin", [ADMIN_GROUP])
-            self._admin = self.new_admin()
+            self._become_admin()
             self._wait("API server", self._ready)
             return self
         except BaseException:
             self.stop()
             raise
+
+    def attach(self) -> bool:
+        """Speak to an API server that an earlier process left running on this data folder; tell whether one answers."""
+        self._locate()
+        self._become_admin()
+        return self._ready()
+
+    def _locate(self) -> None:
+        host = f"[{self.bind}]" if ":" in self.bind else self.bind
+        self.url = f"https://{host}:{self.port}"
+
+    def _become_admin(self) -> None:
+        self._admin_tls = self._client_tls("admin", [ADMIN_GROUP])
+        self._admin = self.new_admin()
 
     def stop(self) -> None:
         """End every process that was started, newest first; a temporary data folder goes with them."""
@@ -322,8 +334,12 @@ def real_assets() -> Path | None:
     return folder
 
 
+def new_control_plane(data: Path | None = None, **options: Any) -> ControlPlane:
+    """Return the real control plane if KUBEBUILDER_ASSETS is set, else the stand-in; not started yet."""
+    assets = real_assets()
+    return StandIn(data, **options) if assets is None else RealControlPlane(assets, data, **options)
+
+
 def start_control_plane(data: Path | None = None, **options: Any) -> ControlPlane:
     """Start the real control plane if KUBEBUILDER_ASSETS is set, else the stand-in; the caller stops it."""
-    assets = real_assets()
-    plane = StandIn(data, **options) if assets is None else RealControlPlane(assets, data, **options)
-    return plane.start()
+    return new_control_plane(data, **options).start()

@@ -7,15 +7,15 @@ import os
 import select
 import signal
 from pathlib import Path
-from typing import Any
 
-from devtools.control_plane import ControlPlane, start_control_plane
+from devtools.control_plane import ControlPlane, new_control_plane
 from devtools.lab.topology import Lab
 
 ADDRESS = "10.77.0.1"
 PORT = 6443
 SERVICE_CIDRS = ("10.96.0.0/16", "fd00:10:96::/112")
 _PIDS = "pids"
+_KIND = "kind"
 #: A real API server drains its watches before it ends.
 _END_SECONDS = 10.0
 
@@ -51,30 +51,28 @@ def _end(pid: int) -> None:
 
 
 def start(lab: Lab) -> ControlPlane:
-    """Start the API server in the lab's fabric; it outlives this process."""
-    end_previous(lab)
-    plane = start_control_plane(
+    """Return the API server in the lab's fabric, started unless an earlier demo left it running.
+
+    One that is started anew forgets what it held: nodes would wait for its history to reach their own.
+    """
+    plane = new_control_plane(
         data_folder(lab),
         bind=ADDRESS,
         port=PORT,
         network_namespace=lab.fabric,
         service_cidrs=SERVICE_CIDRS,
     )
+    kind = data_folder(lab) / _KIND
+    if kind.exists() and kind.read_text() == plane.kind and plane.attach():
+        return plane
+    end_previous(lab)
+    plane.start()
     (data_folder(lab) / _PIDS).write_text("\n".join(str(pid) for pid in plane.process_ids))
+    kind.write_text(plane.kind)
     return plane
 
 
 def write_kubeconfig(lab: Lab, plane: ControlPlane) -> Path:
-    """Write the credentials of the proxy's identity to where the lab's inventory looks for them."""
-    return plane.write_kubeconfig(lab.state / "kubeconfig")
-
-
-def node_manifest(name: str, addresses: list[str], pod_cidrs: list[str]) -> dict[str, Any]:
-    """Return the Node object of a lab node."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-        "spec": {"podCIDR": pod_cidrs[0], "podCIDRs": pod_cidrs},
-        "status": {"addresses": [{"type": "InternalIP", "address": address} for address in addresses]},
-    }
+    """Write the credentials of the proxy's identity where the lab's inventory looks, unless they are there."""
+    path = lab.state / "kubeconfig"
+    return path if path.exists() and plane.url in path.read_text() else plane.write_kubeconfig(path)
