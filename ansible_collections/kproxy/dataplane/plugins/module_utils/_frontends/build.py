@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
@@ -119,13 +119,12 @@ NOTHING = BuiltService((), ())
 _NONE_SERVING: frozenset[tuple[bytes, int]] = frozenset()
 
 
-def build_service(service: Service, slices: Iterable[EndpointSlice], view: NodeView) -> BuiltService:
+def build_service(service: Service, slices: Sequence[EndpointSlice], view: NodeView) -> BuiltService:
     """Return the rows of one Service on one node."""
     if not service.proxied:
         return NOTHING
     frontends: dict[FrontendKey, Frontend] = {}
     ports: list[BuiltPort] = []
-    slices = tuple(slices)
     for cluster_ip in service.cluster_ips:
         family = 4 if len(cluster_ip) == 4 else 6
         if family not in view.config.families:
@@ -163,7 +162,8 @@ def _add_rows(
     view: NodeView,
 ) -> None:
     family, sets, width = built.family, built.sets, len(cluster_ip)
-    own = tuple([endpoint for endpoint in sets.cluster if endpoint.local])
+    # What the Cluster policy uses of this node is in the Local policy's set, too.
+    own = tuple([endpoint for endpoint in sets.cluster if endpoint.local]) if sets.local else ()
 
     def add(
         ip: bytes,
