@@ -180,7 +180,8 @@ class Demo:
                 "  ./dev lab status",
                 "  ./dev lab ssh gpu-a kproxyctl services",
                 "  ./dev lab ssh gpu-a nft list table ip kproxy",
-                f"  ./dev run ansible-playbook -i {INVENTORY} kproxy.dataplane.verify -e kproxy_source=api",
+                f"  ./dev run ansible-playbook -i {INVENTORY} kproxy.dataplane.verify -e kproxy_source=api "
+                "-e verify_report_dir=$PWD/build/report     # then open build/report/index.html",
                 "Remove it:",
                 "  ./dev lab down",
             ]
