@@ -15,6 +15,10 @@ from devtools.molecule import scenarios
 PYTEST = ["pytest", "--color=no", "-p", "no:cacheprovider"]
 DEV = [sys.executable, "-m", "devtools"]
 
+#: Lanes: stages that read code keep one processor busy, those that send packets mostly wait.
+CODE = "code"
+PACKETS = "packets"
+
 
 @dataclass(frozen=True)
 class Work:
@@ -28,11 +32,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Stage:
-    """A named check. The commands are made when its turn comes, since some need copies or environments first."""
+    """A named check. The commands are made when its turn comes, since some need copies or environments first.
+
+    lane: stages of one lane run one after the other, those of two lanes side by side.
+    """
 
     name: str
     what: str
     works: Callable[[], list[Work]]
+    lane: str = CODE
 
 
 def of(*commands: list[str]) -> Callable[[], list[Work]]:
@@ -86,10 +94,14 @@ STAGES = [
     Stage("ruff", "lint of all Python", of(["ruff", "check", "."])),
     Stage("mypy", "strict types of all Python", of(["mypy"])),
     Stage("unit", "tables of cases, no kernel", of([*PYTEST, str(COLLECTION / "tests/unit"), "tests/devtools"])),
-    Stage("packets", "real packets, tables and programs in namespaces", packet_tests),
+    Stage("packets", "real packets, tables and programs in namespaces", packet_tests, PACKETS),
     Stage("corpus-model", "the corpus against the service table", of([*DEV, "conformance", "--backend", "model"])),
-    Stage("corpus-nft", "the corpus with packets through nftables", of([*DEV, "conformance", "--backend", "nft"])),
-    Stage("corpus-ebpf", "the corpus with packets through eBPF", of([*DEV, "conformance", "--backend", "ebpf"])),
+    Stage(
+        "corpus-nft", "the corpus with packets through nftables", of([*DEV, "conformance", "--backend", "nft"]), PACKETS
+    ),
+    Stage(
+        "corpus-ebpf", "the corpus with packets through eBPF", of([*DEV, "conformance", "--backend", "ebpf"]), PACKETS
+    ),
     Stage("ansible-lint", "roles and playbooks, production profile", of(["ansible-lint", "--offline", "--strict"])),
     Stage("syntax", "playbooks with all inventories, on both cores", playbook_syntax),
     Stage(
@@ -105,5 +117,5 @@ STAGES = [
     ),
     Stage("sanity", "ansible-test sanity on both cores", on_both_cores(["sanity"])),
     Stage("ansible-units", "ansible-test units on both cores", on_both_cores(["units"])),
-    Stage("molecule", "scenarios on lab nodes: converge, idempotence, verify", molecule_scenarios),
+    Stage("molecule", "scenarios on lab nodes: converge, idempotence, verify", molecule_scenarios, PACKETS),
 ]

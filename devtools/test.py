@@ -1,4 +1,7 @@
-"""`./dev test [STAGE...]`: everything continuous integration checks, quickest first; all failures are reported."""
+"""`./dev test [STAGE...]`: everything continuous integration checks, quickest first; all failures are reported.
+
+Two lanes run side by side: what reads the code, and what sends packets. Lines say which stage they come from.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import argparse
 import os
 import re
 import subprocess
-import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from devtools.bootstrap import BootstrapError
@@ -17,7 +21,7 @@ from devtools.stages import STAGES, Stage, Work
 
 # What pytest, the corpus runner and ansible-test's units print at their end.
 COUNT = re.compile(r"\b(\d+) (passed|failed|skipped|xfailed|xpassed|errors?)\b")
-TAIL_BYTES = 4096
+TAIL_CHARACTERS = 4096
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,35 @@ def counted(text: str) -> Counter[str]:
     return counts
 
 
-def run_work(work: Work) -> tuple[bool, Counter[str]]:
+class Lines:
+    """Writes whole lines under a stage's name, so that two stages can share a terminal."""
+
+    _terminal = threading.Lock()
+
+    def __init__(self, stage: str, width: int) -> None:
+        self._prefix = f"{stage:<{width}} | "
+        self._rest = ""
+
+    def write(self, text: str) -> None:
+        """Show the lines that text completes; what follows the last line break waits."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        with self._terminal:
+            for line in lines:
+                print(self._prefix + line.rstrip("\r"), flush=True)
+
+    def say(self, line: str) -> None:
+        """Show a line."""
+        self.write(line + "\n")
+
+    def flush(self) -> None:
+        """Show a last line that nothing has ended."""
+        if self._rest:
+            self.say("")
+
+
+def run_work(work: Work, lines: Lines) -> tuple[bool, Counter[str]]:
     """Run one command, passing on its output as it comes; returns whether it ended with 0 and the tests it counted."""
-    shown = " ".join(os.path.relpath(word) if word.startswith("/") else word for word in work.command)
-    print(f"$ {shown}", flush=True)
+    lines.say("$ " + " ".join(os.path.relpath(word) if word.startswith("/") else word for word in work.command))
     process = subprocess.Popen(
         work.command,
         cwd=work.folder,
@@ -55,41 +84,62 @@ def run_work(work: Work) -> tuple[bool, Counter[str]]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     )
     assert process.stdout is not None
-    tail = b""
-    while chunk := os.read(process.stdout.fileno(), 65536):
-        sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
-        tail = (tail + chunk)[-TAIL_BYTES:]
-    text = tail.decode(errors="replace")
-    idle = bool(work.nothing_done) and work.nothing_done in text
+    tail = ""
+    for line in process.stdout:
+        lines.write(line)
+        tail = (tail + line)[-TAIL_CHARACTERS:]
+    lines.flush()
+    idle = bool(work.nothing_done) and work.nothing_done in tail
     if idle:
-        print("dev test: this command checked nothing")
-    return process.wait() == 0 and not idle, counted(text)
+        lines.say("dev test: this command checked nothing")
+    return process.wait() == 0 and not idle, counted(tail)
 
 
-def run_stage(stage: Stage, position: str) -> Result:
+def run_stage(stage: Stage, lines: Lines) -> Result:
     """Run all commands of a stage, also after one failed. A stage that counts no tests counts as one itself."""
-    print(f"\n=== {position} {stage.name}: {stage.what} ===", flush=True)
+    lines.say(f"=== {stage.what} ===")
     begin, passed, counts = time.monotonic(), True, Counter[str]()
     try:
         works = stage.works()
         passed = bool(works)
         if not works:
-            print(f"dev test: stage {stage.name} found nothing to run")
+            lines.say(f"dev test: stage {stage.name} found nothing to run")
         for work in works:
-            succeeded, tests = run_work(work)
+            succeeded, tests = run_work(work, lines)
             passed &= succeeded
             counts += tests
     except (BootstrapError, OSError, subprocess.CalledProcessError) as error:
-        print(f"dev test: {error}")
+        lines.say(f"dev test: {error}")
         passed = False
     if not counts:
         counts["passed" if passed else "failed"] = 1
     elif not passed and not counts["failed"]:
         counts["failed"] = 1
-    return Result(stage.name, passed, counts, time.monotonic() - begin)
+    result = Result(stage.name, passed, counts, time.monotonic() - begin)
+    lines.say(f"=== {'ok' if passed else 'FAILED'} after {result.seconds:.0f} s ===")
+    return result
+
+
+def run_lanes(stages: Sequence[Stage], run: Callable[[Stage], Result], side_by_side: bool = True) -> list[Result]:
+    """Run each lane's stages one after the other, the lanes side by side; results come in the order of stages."""
+    stop = threading.Event()
+
+    def run_lane(lane: str) -> list[Result]:
+        return [run(stage) for stage in stages if stage.lane == lane and not stop.is_set()]
+
+    lanes = sorted({stage.lane for stage in stages})
+    with ThreadPoolExecutor(max_workers=len(lanes) if side_by_side else 1) as pool:
+        try:
+            found = {result.stage: result for results in pool.map(run_lane, lanes) for result in results}
+        except BaseException:
+            # Interrupted: what runs has been told by the terminal; nothing else starts.
+            stop.set()
+            raise
+    return [found[stage.name] for stage in stages]
 
 
 def described(counts: Counter[str]) -> str:
@@ -98,15 +148,14 @@ def described(counts: Counter[str]) -> str:
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order if counts[outcome])
 
 
-def summary(results: Sequence[Result]) -> str:
-    """Return the table of stages and the closing line, in pytest's form."""
+def summary(results: Sequence[Result], seconds: float) -> str:
+    """Return the table of stages and the closing line, in pytest's form; seconds: how long all took together."""
     width = max(len(result.stage) for result in results)
     rows = []
     for result in results:
         verdict = "ok" if result.passed else "FAILED"
         rows.append(f"{result.stage:<{width}}  {verdict:<6}  {result.seconds:7.1f} s  {described(result.counts)}")
     total: Counter[str] = sum((result.counts for result in results), Counter[str]())
-    seconds = sum(result.seconds for result in results)
     return "\n".join([*rows, f"=== {described(total)} in {seconds:.2f}s ==="])
 
 
@@ -115,11 +164,17 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="./dev test", description=__doc__)
     names = [stage.name for stage in STAGES]
     parser.add_argument("stage", nargs="*", help=f"only these: {', '.join(names)}")
-    wanted = parser.parse_args(argv).stage
+    parser.add_argument("--one-at-a-time", action="store_true", help="run no two stages side by side")
+    arguments = parser.parse_args(argv)
+    wanted = arguments.stage
     unknown = sorted(set(wanted) - set(names))
     if unknown:
         parser.error(f"no such stage: {', '.join(unknown)}; the stages are {', '.join(names)}")
     chosen = [stage for stage in STAGES if not wanted or stage.name in wanted]
-    results = [run_stage(stage, f"[{number}/{len(chosen)}]") for number, stage in enumerate(chosen, 1)]
-    print(f"\n=== summary ===\n{summary(results)}")
+    width = max(len(stage.name) for stage in chosen)
+    begin = time.monotonic()
+    results = run_lanes(
+        chosen, lambda stage: run_stage(stage, Lines(stage.name, width)), side_by_side=not arguments.one_at_a_time
+    )
+    print(f"\n=== summary ===\n{summary(results, time.monotonic() - begin)}")
     return 0 if all(result.passed for result in results) else 1

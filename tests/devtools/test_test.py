@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 
 import pytest
 
-from devtools.stages import STAGES, Stage, Work
-from devtools.test import Result, counted, run_stage, summary
+from devtools.stages import CODE, PACKETS, STAGES, Stage, Work
+from devtools.test import Lines, Result, counted, run_lanes, run_stage, summary
 
 CLOSING_LINES = [
     # name              printed                                              counts
@@ -23,6 +24,9 @@ CLOSING_LINES = [
 @pytest.mark.parametrize(("text", "counts"), [row[1:] for row in CLOSING_LINES], ids=[row[0] for row in CLOSING_LINES])
 def test_counted(text: str, counts: dict[str, int]) -> None:
     assert +counted(text) == Counter(counts)
+
+
+LINES = Lines("name", 4)
 
 
 def script(text: str) -> Work:
@@ -42,18 +46,18 @@ RUNS = [
 
 @pytest.mark.parametrize(("commands", "passed", "counts"), [row[1:] for row in RUNS], ids=[row[0] for row in RUNS])
 def test_run_stage(commands: list[str], passed: bool, counts: dict[str, int]) -> None:
-    result = run_stage(Stage("name", "what", lambda: [script(text) for text in commands]), "[1/1]")
+    result = run_stage(Stage("name", "what", lambda: [script(text) for text in commands]), LINES)
     assert (result.passed, +result.counts) == (passed, Counter(counts))
 
 
 def test_a_missing_program_fails_its_stage_alone() -> None:
-    result = run_stage(Stage("name", "what", lambda: [Work(["/nonexistent/program"])]), "[1/1]")
+    result = run_stage(Stage("name", "what", lambda: [Work(["/nonexistent/program"])]), LINES)
     assert not result.passed
 
 
 def test_a_command_that_checked_nothing_fails() -> None:
     idle = Work([sys.executable, "-c", "print('All targets skipped')"], nothing_done="All targets skipped")
-    assert not run_stage(Stage("name", "what", lambda: [idle]), "[1/1]").passed
+    assert not run_stage(Stage("name", "what", lambda: [idle]), LINES).passed
 
 
 def test_summary_closes_like_pytest() -> None:
@@ -61,11 +65,33 @@ def test_summary_closes_like_pytest() -> None:
         Result("unit", True, Counter(passed=10, skipped=1), 1.5),
         Result("molecule", False, Counter(failed=1, passed=2), 60.0),
     ]
-    assert summary(results).splitlines() == [
+    assert summary(results, 60.2).splitlines() == [
         "unit      ok          1.5 s  10 passed, 1 skipped",
         "molecule  FAILED     60.0 s  1 failed, 2 passed",
-        "=== 1 failed, 12 passed, 1 skipped in 61.50s ===",
+        "=== 1 failed, 12 passed, 1 skipped in 60.20s ===",
     ]
+
+
+def test_lines_of_two_stages_stay_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = Lines("a", 3), Lines("bcd", 3)
+    first.write("one ")
+    second.write("two\r\nthree")
+    first.write("1\n")
+    second.flush()
+    first.flush()
+    assert capsys.readouterr().out == "bcd | two\na   | one 1\nbcd | three\n"
+
+
+def test_lanes_run_side_by_side_and_report_in_order() -> None:
+    met = threading.Barrier(2, timeout=30)
+
+    def run(stage: Stage) -> Result:
+        if stage.name != "last":
+            met.wait()  # passes only if the other lane runs meanwhile
+        return Result(stage.name, True, Counter(passed=1), 0.0)
+
+    stages = [Stage("a", "", list, CODE), Stage("b", "", list, PACKETS), Stage("last", "", list, CODE)]
+    assert [result.stage for result in run_lanes(stages, run)] == ["a", "b", "last"]
 
 
 def test_stages_have_names_of_their_own() -> None:
