@@ -94,7 +94,7 @@ def read(plane: Dataplane) -> dict[str, Any]:
     }
     if not plane.exists():
         return result
-    plane.open({})
+    plane.adopt()
     result["hooks"] = {
         hook: {"program": program, "attached": target != 0} for hook, (program, target) in plane.attached().items()
     }

@@ -18,7 +18,7 @@ def read(directory: str) -> list[dict[str, Any]] | None:
     plane = Dataplane(directory)
     if not plane.exists():
         return None
-    plane.open({})
+    plane.adopt()
     try:
         return documents(read_rows(plane.read(("frontends4", "frontends6", "slots4", "slots6"))))
     finally:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, maglev
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries import (
     PRESENT,
     PortEntries,
@@ -25,6 +25,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table 
 
 #: Maps whose whole content the books decide, without the family digit.
 OWNED = ("frontends", "slots", "members", "ranges", "cluster_ips")
+#: Maglev tables, theirs too. What is live of a table is its head alone, the digest of what it was made from.
+TABLES = ("tables4", "tables6")
 
 LiveMaps = Mapping[str, dict[bytes, bytes]]
 
@@ -37,9 +39,10 @@ class Replan(NamedTuple):
 
 
 class Books:
-    """Entries by service port, numbers, and the use of cluster IPs."""
+    """Entries by service port, numbers, and the use of cluster IPs. table_size: of Maglev tables, 0 for none."""
 
-    def __init__(self) -> None:
+    def __init__(self, table_size: int = 0) -> None:
+        self.table_size = table_size
         self.numbers = Numbers()
         self.ports: dict[PortKey, PortEntries] = {}
         self._cluster_ips: dict[bytes, int] = {}
@@ -57,12 +60,28 @@ class Books:
         current = _live_sets(live)
         self.ports = {}
         for key, rows in group(table.frontends.values()).items():
-            self.ports[key] = port_entries(rows, self.numbers.of(key[0]), current.get(key[1], {}))
+            self.ports[key] = port_entries(rows, self.numbers.of(key[0]), current.get(key[1], {}), self.table_size)
         self._cluster_ips = {}
         for entries in self.ports.values():
             for ip in entries.cluster_ips:
                 self._cluster_ips[ip] = self._cluster_ips.get(ip, 0) + 1
-        return diff_maps(self.wanted(table.config.families), live)
+        plan = diff_maps(self.wanted(table.config.families), live)
+        self._plan_tables(plan, live)
+        return plan
+
+    def _plan_tables(self, plan: MapPlan, live: LiveMaps) -> None:
+        """Plan the tables that differ from what is live; a table is computed only where its digest tells so."""
+        stale = {name: set(live.get(name, ())) for name in TABLES}
+        for (_name, family), entries in self.ports.items():
+            name = "tables%d" % family
+            for number in entries.balanced:
+                key, slots = layout.table_key(number), entries.sets[number]
+                stale[name].discard(key)
+                if live.get(name, {}).get(key) != maglev.inputs_digest(slots, self.table_size):
+                    plan.put(name, key, maglev.table_value(slots, self.table_size))
+        for name, keys in stale.items():
+            for key in keys:
+                plan.remove(name, key)
 
     def wanted(self, families: Iterable[int] = (4, 6)) -> dict[str, dict[bytes, bytes]]:
         """Return the content of all owned maps."""
@@ -93,9 +112,13 @@ class Books:
         ip_use: dict[bytes, int] = {}
         for key in sorted(names):
             old = self.ports.get(key)
-            new = port_entries(rows[key], self.numbers.of(key[0]), old.sets if old else {}) if key in rows else None
+            new = None
+            if key in rows:
+                current = old.sets if old else {}
+                new = port_entries(rows[key], self.numbers.of(key[0]), current, self.table_size)
             ports[key] = new
             _diff_port(plan, key[1], old, new)
+            _diff_tables(plan, key[1], old, new, self.table_size)
             for entries, change in ((old, -1), (new, 1)):
                 for ip in entries.cluster_ips if entries else ():
                     ip_use[ip] = ip_use.get(ip, 0) + change
@@ -151,7 +174,8 @@ class Books:
 
 def _count(counts: dict[str, int], family: int, entries: PortEntries, sign: int) -> None:
     for name, count in (("frontends", len(entries.frontends)), ("members", len(entries.members)),
-                        ("ranges", len(entries.ranges)), ("slots", sum(map(len, entries.sets.values())))):
+                        ("ranges", len(entries.ranges)), ("slots", sum(map(len, entries.sets.values()))),
+                        ("tables", len(entries.balanced))):
         full = "%s%d" % (name, family)
         counts[full] = counts.get(full, 0) + sign * count
 
@@ -187,6 +211,19 @@ def _diff_port(plan: MapPlan, family: int, old: PortEntries | None, new: PortEnt
         for key in before:
             if key not in after:
                 plan.remove(full, key)
+
+
+def _diff_tables(
+    plan: MapPlan, family: int, old: PortEntries | None, new: PortEntries | None, table_size: int
+) -> None:
+    name = "tables%d" % family
+    held = {number: list(map(maglev.identity, old.sets[number])) for number in old.balanced} if old else {}
+    for number in new.balanced if new else ():
+        slots = new.sets[number] if new else ()
+        if held.pop(number, None) != list(map(maglev.identity, slots)):
+            plan.put(name, layout.table_key(number), maglev.table_value(slots, table_size))
+    for number in held:
+        plan.remove(name, layout.table_key(number))
 
 
 def _holders(table: ServiceTable, live: LiveMaps) -> list[tuple[int, object]]:

@@ -33,6 +33,7 @@ class PortEntries(NamedTuple):
     """All that one service port puts into the maps of one family.
 
     sets: endpoint structures by set number; the position is the slot. cluster_ips: addresses it makes active.
+    balanced: the sets that have a Maglev table.
     """
 
     service: int
@@ -41,6 +42,7 @@ class PortEntries(NamedTuple):
     members: dict[bytes, bytes]
     ranges: tuple[bytes, ...]
     cluster_ips: tuple[bytes, ...]
+    balanced: tuple[int, ...] = ()
 
 
 def carried(row: Frontend) -> bool:
@@ -85,13 +87,16 @@ def arrange(current: Sequence[bytes], wanted: Iterable[bytes]) -> tuple[bytes, .
     return tuple(slots)
 
 
-def port_entries(rows: Sequence[Frontend], service: int, current: dict[int, tuple[bytes, ...]]) -> PortEntries:
+def port_entries(
+    rows: Sequence[Frontend], service: int, current: dict[int, tuple[bytes, ...]], table_size: int = 0
+) -> PortEntries:
     """Return the entries of all rows of one service port in one family.
 
     Args:
         rows: at least one row; all of one service port and family.
         service: the number of the service port.
         current: what the two sets hold now, so that slots stay where they are.
+        table_size: entries of a Maglev table, 0 for random choice everywhere.
     """
     frontends: dict[bytes, bytes] = {}
     cluster: tuple[Endpoint, ...] = ()
@@ -104,6 +109,7 @@ def port_entries(rows: Sequence[Frontend], service: int, current: dict[int, tupl
         if endpoints:
             number = layout.set_number(service, local_only)
             sets[number] = arrange(current.get(number, ()), [pack_endpoint(endpoint) for endpoint in endpoints])
+    balanced = _balanced(rows, service, sets, table_size)
     seconds = rows[0].affinity_seconds
     for row in rows:
         if not carried(row):
@@ -114,6 +120,8 @@ def port_entries(rows: Sequence[Frontend], service: int, current: dict[int, tupl
         flags = layout.FRONTEND_AFFINITY if seconds else 0
         if row.loopback == REJECT:
             flags |= layout.FRONTEND_REFUSE_LOOPBACK
+        if balanced and outside(row):
+            flags |= layout.FRONTEND_MAGLEV
         if row.source_ranges is not None:
             flags |= layout.FRONTEND_RANGES
             ranges = tuple(layout.range_key(service, *prefix) for prefix in layout.prefixes_of(row.source_ranges))
@@ -121,14 +129,30 @@ def port_entries(rows: Sequence[Frontend], service: int, current: dict[int, tupl
                                      (answer(row.outsiders), answer(row.pods), answer(row.node)), flags)
         frontends[layout.frontend_key(*row.key)] = value.pack()
     if not any(carried(row) for row in rows):
-        sets = {}
+        sets, balanced = {}, ()
     members = {
         layout.member_key(number, held): layout.unpack_endpoint(held)[2].to_bytes(4, "little")
         for number, slots in (sets.items() if seconds else ())
         for held in slots
     }
     return PortEntries(service, frontends, sets, members, ranges,
-                       tuple({row.key.ip for row in rows if row.kind == CLUSTER_IP}))
+                       tuple({row.key.ip for row in rows if row.kind == CLUSTER_IP}), balanced)
+
+
+def outside(row: Frontend) -> bool:
+    """Whether a row is dialled from outside the cluster, by several nodes: what Maglev is for."""
+    return row.kind != CLUSTER_IP and carried(row)
+
+
+def _balanced(
+    rows: Sequence[Frontend], service: int, sets: dict[int, tuple[bytes, ...]], table_size: int
+) -> tuple[int, ...]:
+    """Return the sets that outsiders are given, where there is a choice, and a share of the table for everybody."""
+    numbers = {
+        layout.set_number(service, row.outsiders.endpoint_set == LOCAL)
+        for row in rows if outside(row) and row.outsiders.verdict == DNAT
+    }
+    return tuple(sorted(number for number in numbers if 1 < len(sets.get(number, ())) <= table_size))
 
 
 def pack_endpoint(endpoint: Endpoint) -> bytes:

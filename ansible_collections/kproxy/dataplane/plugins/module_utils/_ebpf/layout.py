@@ -24,6 +24,7 @@ MASQUERADE = 0x08
 FRONTEND_AFFINITY = 0x01
 FRONTEND_RANGES = 0x02
 FRONTEND_REFUSE_LOOPBACK = 0x04
+FRONTEND_MAGLEV = 0x08
 
 ENDPOINT_LOCAL = 0x01
 
@@ -40,6 +41,9 @@ _FRONTEND = struct.Struct("=IIIIBBBB")
 _SLOT = struct.Struct("=II")
 _SETTINGS = struct.Struct("=QII4s16sI")
 _PIN = struct.Struct("=Q")
+
+#: Bytes of struct table before its entries: the digest of what the table was made from.
+TABLE_HEAD = 8
 
 
 class FrontendValue(NamedTuple):
@@ -103,6 +107,16 @@ def set_number(service: int, local_only: bool) -> int:
 def slot_key(set_id: int, slot: int) -> bytes:
     """Return a key of slots4/6."""
     return _SLOT.pack(set_id, slot)
+
+
+def table_key(set_id: int) -> bytes:
+    """Return a key of tables4/6."""
+    return struct.pack("=I", set_id)
+
+
+def table_value_size(entries: int) -> int:
+    """Return the bytes of one value of tables4/6."""
+    return TABLE_HEAD + 2 * entries
 
 
 def unpack_slot_key(key: bytes) -> tuple[int, int]:
@@ -192,5 +206,5 @@ SIZES: dict[str, tuple[int, int]] = {
     "frontends4": (8, 20), "frontends6": (20, 20), "slots4": (8, 8), "slots6": (8, 20), "members4": (12, 4),
     "members6": (24, 4), "node_addrs4": (4, 4), "node_addrs6": (16, 4), "cluster_ips4": (4, 4),
     "cluster_ips6": (16, 4), "affinity4": (8, 16), "affinity6": (20, 32), "sockets4": (16, 12), "sockets6": (32, 24),
-    "settings": (4, 40),
+    "settings": (4, 40), "tables4": (4, 8), "tables6": (4, 8),
 }

@@ -61,17 +61,21 @@ class MapPlan:
             yield name, Step(name, self.upserts.get(name, {}), list(self.deletes.get(name, ())))
 
     def steps(self) -> Iterator[Step]:
-        """Yield the writes in the safe order: referred entries, frontends, then what nobody refers to any more."""
+        """Yield the writes in the safe order: referred entries, frontends, then what nobody refers to any more.
+
+        Maglev tables name slots, so they come after new slots and before the removal of old ones.
+        """
         names = sorted(set(self.upserts) | set(self.deletes))
         frontends = [name for name in names if name[:-1] == "frontends"]
-        others = [name for name in names if name not in frontends]
-        for name in others:
+        tables = [name for name in names if name[:-1] == "tables"]
+        others = [name for name in names if name not in frontends and name not in tables]
+        for name in (*others, *tables):
             if self.upserts.get(name):
                 yield Step(name, self.upserts[name], [])
         for name in frontends:
             if self.upserts.get(name) or self.deletes.get(name):
                 yield Step(name, self.upserts.get(name, {}), list(self.deletes.get(name, ())))
-        for name in others:
+        for name in (*tables, *others):
             if self.deletes.get(name):
                 yield Step(name, {}, list(self.deletes[name]))
 
@@ -88,18 +92,3 @@ def diff_maps(wanted: Mapping[str, dict[bytes, bytes]], live: Mapping[str, dict[
             if key not in elements:
                 plan.remove(name, key)
     return plan
-
-
-class CapacityError(Exception):
-    """The entries do not fit the maps. Nothing was written."""
-
-    def __init__(self, lacking: list[tuple[str, int, int]]) -> None:
-        self.lacking = lacking
-        super().__init__("; ".join("map %s needs %d entries and has room for %d" % item for item in lacking))
-
-
-def check_capacity(needed: dict[str, int], room: dict[str, int]) -> None:
-    """Raise CapacityError naming every map that is too small."""
-    lacking = [(name, count, room[name]) for name, count in sorted(needed.items()) if count > room.get(name, count)]
-    if lacking:
-        raise CapacityError(lacking)

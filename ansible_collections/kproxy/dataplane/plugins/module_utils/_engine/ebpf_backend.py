@@ -17,6 +17,11 @@ from typing import Any, NamedTuple
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows, layout
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import OWNED, Books, Replan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.btf import BtfError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.capacity import (
+    CapacityError,
+    check_table_memory,
+    room_for,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.elf import ElfError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries import PortKey, carried
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.node_entries import (
@@ -24,12 +29,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.node_entrie
     node_entries,
     pods_by_link,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import (
-    CapacityError,
-    MapPlan,
-    check_capacity,
-    diff_maps,
-)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan, diff_maps
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states import MapRow, read_rows
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError, FrontendState
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
@@ -57,10 +57,6 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address 
 
 _FAMILIES = (4, 6)
 _UDP = 17
-#: Maps are made this much larger than the objects need now.
-_HEADROOM = 2
-#: No map is made larger: 4 million endpoints are half a gigabyte of kernel memory.
-_MOST_ENTRIES = 1 << 22
 _FAILURES = (OSError, KernelError, MapFull, LayoutMismatch, ForeignProgram, NoBpffs, Unsupported, NoCgroup2, ElfError,
              BtfError, CapacityError)  # fmt: skip
 
@@ -69,13 +65,16 @@ class Options(NamedTuple):
     """Settings of this backend alone.
 
     host_only: sockets of pods are left to the packet path (service meshes, virtual machines). cgroup: the directory
-    that covers the node's processes, empty for the root of the hierarchy.
+    that covers the node's processes, empty for the root of the hierarchy. table_size: entries of the Maglev table of
+    every Service that is dialled from outside, 0 for random choice. table_memory: MiB that all tables may take.
     """
 
     root: str = DEFAULT_ROOT
     cgroup: str = ""
     host_only: bool = False
     protect_node_ports: bool = True
+    table_size: int = 0
+    table_memory: int = 512
 
 
 DEFAULTS = Options()
@@ -115,8 +114,8 @@ class EbpfBackend:
         self, families: tuple[int, ...] = _FAMILIES, options: Options = DEFAULTS, nft: NftCommand | None = None
     ) -> None:
         self.options = options
-        self.books = Books()
-        self.plane = Dataplane(options.root, options.cgroup or None)
+        self.books = Books(options.table_size)
+        self.plane = Dataplane(options.root, options.cgroup or None, options.table_size)
         self.problems: list[str] = []
         self.closed_sockets = 0
         self._families = families
@@ -147,10 +146,10 @@ class EbpfBackend:
         self._live = {}
         held: layout.Settings | None = None
         if self.plane.exists():
-            self.plane.open({})
-            self._opened = True
+            self.plane.adopt()
+            self._opened = bool(self.plane.maps.maps)
             names = tuple("%s%d" % (name, family) for name in (*OWNED, *NODE_MAPS) for family in _FAMILIES)
-            self._live = self.plane.read((*names, "pod_links"))
+            self._live = {**self.plane.read((*names, "pod_links")), **self.plane.tables()}
             held = self.plane.settings()
         else:
             self._opened = False
@@ -231,17 +230,17 @@ class EbpfBackend:
 
     def _make_room(self, needed: Mapping[str, int]) -> bool:
         """Open the maps with room for what is needed; True if they are new or have moved. Raises CapacityError."""
-        check_capacity(dict(needed), dict.fromkeys(needed, _MOST_ENTRIES))
+        room = room_for(needed)
+        check_table_memory(needed, self.options.table_size, self.options.table_memory)
         if self._opened:
-            room = self.plane.room()
-            if all(count <= room.get(name, count) for name, count in needed.items()):
+            if self.plane.fits(needed):
                 return False
         else:
             mark = self._refuse_mark()
             self.problems = [problem for problem in (refusal_table.load(mark),) if problem]
             if self.problems and self._settings is not None:
                 self._settings = self._settings._replace(refuse_mark=0)
-        self.plane.open({name: min(_HEADROOM * count, _MOST_ENTRIES) for name, count in needed.items()})
+        self.plane.open(room)
         self._opened = True
         return True
 

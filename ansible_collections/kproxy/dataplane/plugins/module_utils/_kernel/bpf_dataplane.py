@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, programs
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import TABLES
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file import ObjectFile, parse
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock, tc
@@ -45,11 +46,15 @@ class Unsupported(Exception):
 
 
 class Dataplane:
-    """Owner of the pins. Use: open, fill by write(), attach, retire_old; later write() alone."""
+    """Owner of the pins. Use: open, fill by write(), attach, retire_old; later write() alone. To look only: adopt.
 
-    def __init__(self, root: str = DEFAULT_ROOT, cgroup: str | None = None) -> None:
+    table_size: entries of Maglev tables, 0 for none.
+    """
+
+    def __init__(self, root: str = DEFAULT_ROOT, cgroup: str | None = None, table_size: int = 0) -> None:
         self.root = root
         self.cgroup = cgroup
+        self.table_size = table_size
         self.directory = os.path.join(root, "v%d" % layout.SCHEMA)
         self.capabilities: Capabilities = probe()
         self.objects: dict[str, ObjectFile] = {
@@ -66,6 +71,28 @@ class Dataplane:
         return os.path.isdir(self.directory)
 
     # -- maps -------------------------------------------------------------------------------------------------------
+
+    def adopt(self) -> None:
+        """Open the maps that are pinned, whatever their sizes; creates nothing. Raises OSError, LayoutMismatch."""
+        found = self._generations()
+        self.maps.close()
+        if found:
+            self._generation = found[-1]
+            self.maps = self._adopted(self._generation)
+
+    def fits(self, needed: Mapping[str, int]) -> bool:
+        """Whether the open maps are all there, with room for so many elements and values of the right size."""
+        definitions = {wanted.name: wanted for parsed in self.objects.values() for wanted in parsed.maps}
+        values = self._value_sizes()
+        return all(
+            name in self.maps.maps
+            and self.maps[name].info.max_entries >= needed.get(name, 0)
+            and self.maps[name].info.value_size == values.get(name, wanted.value_size)
+            for name, wanted in definitions.items()
+        )
+
+    def _value_sizes(self) -> dict[str, int]:
+        return dict.fromkeys(TABLES, layout.table_value_size(self.table_size))
 
     def open(self, sizes: Mapping[str, int]) -> bool:
         """Adopt the pinned maps, or create them; True if they were adopted.
@@ -85,7 +112,7 @@ class Dataplane:
                 self.maps = self._map_set(self._generation, sizes)
                 return True
             except LayoutMismatch:
-                old = self._map_set(self._generation, {})
+                old = self._adopted(self._generation)
                 self._generation += 1
                 self.maps = self._map_set(self._generation, sizes)
                 self._carry_over(old)
@@ -93,11 +120,17 @@ class Dataplane:
         self.maps = self._map_set(self._generation, sizes)
         return False
 
+    def _adopted(self, generation: int) -> MapSet:
+        maps = MapSet(os.path.join(self.directory, "maps_%d" % generation))
+        for parsed in self.objects.values():
+            maps.adopt(parsed.maps, TABLES)
+        return maps
+
     def _map_set(self, generation: int, sizes: Mapping[str, int]) -> MapSet:
         maps = MapSet(os.path.join(self.directory, "maps_%d" % generation))
         try:
             for parsed in self.objects.values():
-                maps.ensure(parsed.maps, sizes)
+                maps.ensure(parsed.maps, sizes, self._value_sizes())
         except (OSError, LayoutMismatch):
             maps.discard_new()
             maps.close()
@@ -113,7 +146,8 @@ class Dataplane:
 
     def _carry_over(self, old: MapSet) -> None:
         for name, held in old.maps.items():
-            if name not in ("reasons", "settings", "fragments4", "fragments6"):
+            same = held.info.value_size == self.maps[name].info.value_size
+            if same and name not in ("reasons", "settings", "fragments4", "fragments6"):
                 self.maps[name].update(held.dump())
         settings = old.maps["settings"].get(ZERO)
         if settings is not None:
@@ -136,6 +170,13 @@ class Dataplane:
         """Return the elements of the named maps that exist."""
         return {name: self.maps[name].dump() for name in names if name in self.maps.maps}
 
+    def tables(self) -> dict[str, dict[bytes, bytes]]:
+        """Return the digests of the Maglev tables by map and set."""
+        return {
+            name: {key: value[: layout.TABLE_HEAD] for key, value in held.items()}
+            for name, held in self.read(TABLES).items()
+        }
+
     def write(self, plan: MapPlan) -> None:
         """Carry out a plan, step by step in its order. Raises MapFull or OSError; what was written stays valid."""
         for step in plan.steps():
@@ -146,7 +187,7 @@ class Dataplane:
 
     def settings(self) -> layout.Settings | None:
         """Return the node's settings, None before the first write."""
-        data = self.maps["settings"].get(ZERO)
+        data = self.maps["settings"].get(ZERO) if "settings" in self.maps.maps else None
         return layout.Settings.unpack(data) if data and any(data) else None
 
     def set_settings(self, settings: layout.Settings) -> None:
@@ -169,7 +210,7 @@ class Dataplane:
 
         All programs are loaded before the first hook is touched, so a refusal by the verifier changes nothing.
         """
-        loaded = load_programs(self.objects["sock"], self.maps, {"has_set_retval": int(self.capabilities.set_retval)})
+        loaded = load_programs(self.objects["sock"], self.maps, self._constants("sock"))
         directory = open_directory(self.cgroup)
         try:
             kinds = {program.section: program.attach_type for program in self.objects["sock"].programs}
@@ -216,9 +257,13 @@ class Dataplane:
 
     def _packet_program(self, link_header: int) -> dict[str, int]:
         if link_header not in self._packet_programs:
-            loaded = load_programs(self.objects["tc"], self.maps, {"link_header": link_header})
+            loaded = load_programs(self.objects["tc"], self.maps, self._constants("tc", link_header))
             self._packet_programs[link_header] = {section.partition("/")[2]: fd for section, fd in loaded.items()}
         return self._packet_programs[link_header]
+
+    def _constants(self, name: str, link_header: int = 14) -> dict[str, int]:
+        own = {"sock": {"has_set_retval": int(self.capabilities.set_retval)}, "tc": {"link_header": link_header}}
+        return {"table_size": self.table_size, **own[name]}
 
     def _close_packet_programs(self) -> None:
         for loaded in self._packet_programs.values():
@@ -251,10 +296,11 @@ class Dataplane:
 
         The kernel's tag is a digest of a program's instructions, whichever maps it refers to.
         """
+        if not self.fits({}):
+            return False
         tags = {}
-        constants = {"sock": {"has_set_retval": int(self.capabilities.set_retval)}, "tc": {"link_header": 14}}
         for name, parsed in self.objects.items():
-            loaded = load_programs(parsed, self.maps, constants[name])
+            loaded = load_programs(parsed, self.maps, self._constants(name))
             for descriptor in loaded.values():
                 info = bpf.program_info(descriptor)
                 tags[info.name] = info.tag
@@ -277,7 +323,7 @@ class Dataplane:
         """
         if not self.exists():
             return False
-        self.open({})
+        self.adopt()
         held = self.settings()
         if held is not None:
             self.set_settings(held._replace(flags=held.flags | layout.DRAINING))

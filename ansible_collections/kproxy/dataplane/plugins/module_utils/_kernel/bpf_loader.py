@@ -9,8 +9,9 @@ are taken back, so nothing stays half-loaded.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.btf import MapDefinition
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file import RODATA, ObjectFile
@@ -25,11 +26,15 @@ class LayoutMismatch(Exception):
     """A pinned map is not what the program expects. Names the map, the pin and both layouts."""
 
 
-def adopt_map(path: str, wanted: MapDefinition, max_entries: int) -> BpfMap:
-    """Open the pin at `path`. Raises FileNotFoundError, or LayoutMismatch if it is another map (or too small)."""
+def adopt_map(path: str, wanted: MapDefinition, max_entries: int, any_value: bool = False) -> BpfMap:
+    """Open the pin at `path`. Raises FileNotFoundError, or LayoutMismatch if it is another map (or too small).
+
+    any_value: take values of any size.
+    """
     found = BpfMap(wanted.name, bpf.get_pinned(path))
     info = found.info
-    if (info.kind, info.key_size, info.value_size) != (wanted.kind, wanted.key_size, wanted.value_size):
+    value_size = info.value_size if any_value else wanted.value_size
+    if (info.kind, info.key_size, info.value_size) != (wanted.kind, wanted.key_size, value_size):
         found.close()
         raise LayoutMismatch(
             "%s: pinned map has type %d, key %d, value %d bytes; type %d, key %d, value %d are needed; remove the pin "
@@ -55,13 +60,33 @@ class MapSet:
     def __getitem__(self, name: str) -> BpfMap:
         return self.maps[name]
 
-    def ensure(self, definitions: tuple[MapDefinition, ...], sizes: Mapping[str, int]) -> None:
-        """Adopt or create every map of `definitions`; `sizes` raises max_entries by map name."""
+    def adopt(self, definitions: tuple[MapDefinition, ...], value_sizes: Collection[str] = ()) -> None:
+        """Open those maps of `definitions` that are pinned, and create none.
+
+        value_sizes: names of maps whose values may have any size.
+        """
+        for wanted in definitions:
+            if self.directory is not None and wanted.name not in self.maps:
+                with contextlib.suppress(FileNotFoundError):
+                    path = os.path.join(self.directory, wanted.name)
+                    self.maps[wanted.name] = adopt_map(path, wanted, 0, wanted.name in value_sizes)
+
+    def ensure(
+        self,
+        definitions: tuple[MapDefinition, ...],
+        sizes: Mapping[str, int],
+        value_sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        """Adopt or create every map of `definitions`.
+
+        `sizes` raises max_entries by map name; `value_sizes` are those that the object leaves open.
+        """
         if self.directory is not None:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
-        for wanted in definitions:
-            if wanted.name in self.maps:
+        for defined in definitions:
+            if defined.name in self.maps:
                 continue
+            wanted = defined._replace(value_size=(value_sizes or {}).get(defined.name, defined.value_size))
             size = max(wanted.max_entries, sizes.get(wanted.name, 0))
             path = None if self.directory is None else os.path.join(self.directory, wanted.name)
             if path is not None:

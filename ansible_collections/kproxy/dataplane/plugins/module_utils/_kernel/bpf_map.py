@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 
 CHUNK = 10000
+#: Bytes of keys and values in one batch, at most.
+CHUNK_BYTES = 1 << 22
 
 
 class MapFull(Exception):
@@ -58,9 +60,14 @@ class BpfMap:
                 self.put(key, value)
             return
         keys = list(elements)
-        for start in range(0, len(keys), CHUNK):
-            part = keys[start:start + CHUNK]
+        chunk = min(CHUNK, self._fitting())
+        for start in range(0, len(keys), chunk):
+            part = keys[start:start + chunk]
             self._batch(bpf.MAP_UPDATE_BATCH, b"".join(part), b"".join([elements[key] for key in part]), len(part))
+
+    def _fitting(self) -> int:
+        """Return how many elements go into one batch by their size."""
+        return max(1, CHUNK_BYTES // (self.info.key_size + self.info.value_size))
 
     def delete(self, keys: Iterable[bytes]) -> None:
         """Delete elements; absent ones are no error."""
@@ -93,7 +100,7 @@ class BpfMap:
     def _dump_batched(self) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}
         key_size, value_size = self.info.key_size, self.info.value_size
-        room = min(max(self.info.max_entries, 64), 16384)
+        room = min(max(self.info.max_entries, 64), 16384, max(self._fitting(), 8))
         cursor = ctypes.create_string_buffer(max(key_size, 8))
         first, last = True, False
         while not last:

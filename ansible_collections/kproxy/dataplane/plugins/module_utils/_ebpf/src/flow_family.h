@@ -220,6 +220,7 @@ INLINE int NAME(open_flow)(struct __sk_buff *skb, const struct NAME(packet) *p)
 	struct NAME(addr) own;
 	enum client kind;
 	__u8 answer;
+	__u32 hash;
 
 	if (!node || (node->flags & DRAINING) ||
 	    (p->protocol == PROTOCOL_TCP && (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN))
@@ -243,7 +244,8 @@ INLINE int NAME(open_flow)(struct __sk_buff *skb, const struct NAME(packet) *p)
 		return drop(REASON_NO_LOCAL_ENDPOINT);
 	if ((answer & VERDICT_MASK) == VERDICT_REJECT)
 		return refuse(skb, node, REASON_NO_ENDPOINT);
-	if (!NAME(choose_endpoint)(frontend, !!(answer & LOCAL_ONLY), &p->tuple.src, &chosen))
+	hash = NAME(flow_hash)(&p->tuple.src, &p->tuple.dst, p->tuple.sport, p->tuple.dport, p->protocol);
+	if (!NAME(choose_endpoint)(frontend, !!(answer & LOCAL_ONLY), &p->tuple.src, &hash, &chosen))
 		return refuse(skb, node, REASON_MISSING_SLOT);
 
 	forward = p->tuple;

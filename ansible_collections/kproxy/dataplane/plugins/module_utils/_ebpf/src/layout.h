@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "bpf.h"
+#include "hash.h"
 
 /* Who dials. The index of frontend_value.answer. */
 enum client {
@@ -33,6 +33,7 @@ enum frontend_flag {
 	FRONTEND_AFFINITY = 0x01,	/* pins in affinity4/6 under .service */
 	FRONTEND_RANGES = 0x02,		/* only sources in ranges4/6 under .service */
 	FRONTEND_REFUSE_LOOPBACK = 0x04,	/* a NodePort that loopback addresses refuse (KEP-6032) */
+	FRONTEND_MAGLEV = 0x08,		/* the flow's hash chooses, by the set's table in tables4/6 */
 };
 
 /*
@@ -56,6 +57,15 @@ INLINE __u32 set_number(__u32 service, bool local_only)
 struct slot_key {
 	__u32 set;
 	__u32 slot;
+};
+
+/* Entries of a Maglev table, 0: none are made. Set by the loader, which sizes the values of tables4/6 for it. */
+const volatile __u32 table_size SEC(".rodata") = 0;
+
+/* Maglev: which slot a hash falls to. A table of another moment names a slot of the same set, or one that is gone. */
+struct table {
+	__u64 inputs;			/* digest of what it was made from; user space only */
+	__u16 slot[];			/* table_size of them */
 };
 
 enum endpoint_flag {

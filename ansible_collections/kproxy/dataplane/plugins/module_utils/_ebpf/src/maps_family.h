@@ -42,6 +42,17 @@ struct {
 } NAME(slots) SEC(".maps");
 
 /*
+ * Maglev tables by set number, one value each, so that a look-up is two loads and a table is replaced as a whole.
+ * Preallocated: values of this size come from vmalloc in one piece then, not from the page allocator one by one.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct table);
+} NAME(tables) SEC(".maps");
+
+/*
  * Endpoints of services with affinity: a pin counts only while its endpoint is still a member of the set. The value is
  * the endpoint's flags, which may change while clients are pinned to it.
  */

@@ -55,17 +55,68 @@ INLINE const struct frontend_value *NAME(find_frontend)(const struct NAME(addr) 
 }
 
 /*
- * Choose an endpoint of `frontend` for `client`: a live pin first, else an even random choice; renew the pin.
+ * What chooses in a Maglev table: MurmurHash3 (x86, 32 bits) with seed HASH_SEED over the bytes of the packet as the
+ * client sent it: source and destination address, source and destination port, protocol as four bytes, least
+ * significant first. _ebpf/maglev.py computes the same. Every node has the same seed, so every node chooses alike.
+ */
+INLINE __u32 NAME(flow_hash)(const struct NAME(addr) *src, const struct NAME(addr) *dst, __be16 sport, __be16 dport,
+			     __u8 protocol)
+{
+	__u32 hash = HASH_SEED;
+
+	for (int i = 0; i < WORDS; i++)
+		hash = hash_word(hash, src->w[i]);
+	for (int i = 0; i < WORDS; i++)
+		hash = hash_word(hash, dst->w[i]);
+	hash = hash_word(hash, (__u32)dport << 16 | sport);
+	return hash_end(hash_word(hash, protocol), 8 * WORDS + 8);
+}
+
+/* With ClientIP affinity: of the client's address alone. */
+INLINE __u32 NAME(client_hash)(const struct NAME(addr) *client)
+{
+	__u32 hash = HASH_SEED;
+
+	for (int i = 0; i < WORDS; i++)
+		hash = hash_word(hash, client->w[i]);
+	return hash_end(hash, 4 * WORDS);
+}
+
+/* The endpoint that the set's table has for a hash; NULL where there is no table, or no such slot any more. */
+INLINE const struct NAME(endpoint) *NAME(table_endpoint)(__u32 set, __u32 hash)
+{
+	struct slot_key slot = { .set = set, .slot = 0 };
+	const struct table *table;
+	__u32 index;
+
+	if (!table_size)
+		return NULL;
+	table = bpf_map_lookup_elem(&NAME(tables), &set);
+	if (!table)
+		return NULL;
+	index = hash % table_size;
+	/* The verifier takes a remainder for any number, and the compiler a check of it for needless. */
+	asm volatile("" : "+r"(index));
+	if (index >= table_size)
+		return NULL;
+	slot.slot = table->slot[index];
+	return bpf_map_lookup_elem(&NAME(slots), &slot);
+}
+
+/*
+ * Choose an endpoint of `frontend` for `client`: a live pin first, then the set's Maglev table if the frontend has one,
+ * else an even random choice; renew the pin. `flow` is the flow_hash of the packet, NULL at a socket, which has no source
+ * port yet: there only ClientIP affinity goes by the table.
  * Returns false if the set lost the slot under our feet (the caller refuses; the client's next try finds the new set).
  */
 INLINE bool NAME(choose_endpoint)(const struct frontend_value *frontend, bool local_only,
-				  const struct NAME(addr) *client, struct NAME(endpoint) *chosen)
+				  const struct NAME(addr) *client, const __u32 *flow, struct NAME(endpoint) *chosen)
 {
 	struct slot_key slot = { .set = set_number(frontend->service, local_only), .slot = 0 };
 	__u32 count = local_only ? frontend->count_local : frontend->count_cluster;
 	struct NAME(pin_key) pin_key = { .client = *client, .service = frontend->service };
 	struct NAME(pin) fresh;
-	const struct NAME(endpoint) *found;
+	const struct NAME(endpoint) *found = NULL;
 
 	if (frontend->flags & FRONTEND_AFFINITY) {
 		const struct NAME(pin) *pin = bpf_map_lookup_elem(&NAME(affinity), &pin_key);
@@ -88,8 +139,16 @@ INLINE bool NAME(choose_endpoint)(const struct frontend_value *frontend, bool lo
 	}
 	if (!count)
 		return false;
-	slot.slot = bpf_get_prandom_u32() % count;
-	found = bpf_map_lookup_elem(&NAME(slots), &slot);
+	if (frontend->flags & FRONTEND_MAGLEV) {
+		if (frontend->flags & FRONTEND_AFFINITY)
+			found = NAME(table_endpoint)(slot.set, NAME(client_hash)(client));
+		else if (flow)
+			found = NAME(table_endpoint)(slot.set, *flow);
+	}
+	if (!found) {
+		slot.slot = bpf_get_prandom_u32() % count;
+		found = bpf_map_lookup_elem(&NAME(slots), &slot);
+	}
 	if (!found)
 		return false;
 	*chosen = *found;

@@ -98,7 +98,7 @@ INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAM
 		return SOCKET_PASS;
 	if ((frontend->flags & FRONTEND_AFFINITY) && NAME(unset_addr)(&client))
 		return SOCKET_PASS;
-	if (!NAME(choose_endpoint)(frontend, !!(answer & LOCAL_ONLY), &client, &chosen)) {
+	if (!NAME(choose_endpoint)(frontend, !!(answer & LOCAL_ONLY), &client, NULL, &chosen)) {
 		count_reason(REASON_MISSING_SLOT);
 		return SOCKET_REFUSE;
 	}

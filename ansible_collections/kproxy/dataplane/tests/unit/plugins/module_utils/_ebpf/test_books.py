@@ -13,9 +13,10 @@ import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import Books
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.capacity import CapacityError, check_capacity
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries import arrange
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.numbers import Numbers
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import CapacityError, MapPlan, check_capacity
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states import read_rows
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey, ServicePortName

@@ -61,7 +61,11 @@ def test_linking_puts_descriptors_where_the_maps_are() -> None:
 
 def test_constants_are_set_by_name() -> None:
     parsed = object_file.parse(SOCK)
-    assert parsed.rodata_with({"has_set_retval": 0}) == bytes(4)
+    data = parsed.rodata_with({"has_set_retval": 0, "table_size": 251})
+    assert len(data) == len(parsed.rodata)
+    for name, value in (("has_set_retval", 0), ("table_size", 251)):
+        offset, size = parsed.constants[name]
+        assert int.from_bytes(data[offset : offset + size], "little") == value
     with pytest.raises(KeyError):
         parsed.rodata_with({"no_such_constant": 1})
 
