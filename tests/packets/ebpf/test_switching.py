@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_retirement
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_retirement import remaining
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import Dataplane
+from devtools.waiting import eventually
 from tests.packets.ebpf.test_packet_path import NODE, POD, World, objects, slices
 
 FRONTEND = (NODE[4], 30080)
@@ -78,3 +83,58 @@ def test_there_and_back_with_connections_held_open(world: World) -> None:
     former.close()
     for connection in (by_nftables, by_ebpf, last):
         connection.close()
+
+
+class Retirement:
+    """`kproxyctl retire` beside the test, in the node's namespace."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._pool = ThreadPoolExecutor(max_workers=1)
+        self.ended: Future[str] = self._pool.submit(self._run)
+
+    def _run(self) -> str:
+        with self.world.node.entered():
+            return ebpf_retirement.retire(self.world.backend.plane.root, pause_seconds=0.02)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+def hooks(world: World) -> list[str]:
+    return sorted(world.backend.plane.attached())
+
+
+def test_a_retirement_waits_for_the_last_connection(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)
+    world.sync(*objects(), *slices())
+    connection = Connection(world, server)
+    retirement = Retirement(world)
+    eventually(lambda: not [hook for hook in hooks(world) if hook.startswith("cgroup")], "the sockets to be left alone")
+    assert hooks(world)
+    assert connection.works()
+    assert not retirement.ended.done()
+    # An ended connection is kept for some seconds for its last packets; here they have come.
+    monkeypatch.setattr(flows, "CLOSING_SECONDS", 0)
+    connection.close()
+    assert retirement.ended.result(10) == ebpf_retirement.REMOVED
+    assert not world.backend.plane.exists()
+    retirement.close()
+
+
+def test_a_retirement_leaves_everything_to_a_backend_that_comes_back(world: World) -> None:
+    server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)
+    everything = [*objects(), *slices()]
+    world.sync(*everything)
+    connection, before = Connection(world, server), hooks(world)
+    retirement = Retirement(world)
+    eventually(lambda: hooks(world) != before, "the sockets to be left alone")
+    with world.node.entered():
+        again = Engine(world.engine.config, EbpfBackend(options=world.backend.options))
+        again.apply(everything)
+        assert again.sync().wrote
+    assert retirement.ended.result(10) == ebpf_retirement.TAKEN_BACK
+    retirement.close()
+    assert hooks(world) == before
+    assert connection.works()
+    assert Connection(world, server).works()

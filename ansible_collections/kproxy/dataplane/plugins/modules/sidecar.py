@@ -19,6 +19,8 @@ description:
   - A running sidecar is restarted when its file, unit or configuration changes. It takes over what the kernel holds,
     so that no
     connection is lost.
+  - When a node moves from eBPF to nftables, the programs take no new connection and are removed once the last one that
+    they translate has ended; the transient unit C(kproxy-retirement.service) sees to it.
   - O(state=absent) removes the sidecar. What is programmed stays in the kernel; remove it with
     M(kproxy.dataplane.nftables).
 extends_documentation_fragment:
@@ -120,6 +122,12 @@ restarted:
   description: Whether the sidecar was started anew, or would be in check mode.
   returned: success
   type: bool
+retires_ebpf:
+  description:
+    - Whether the programs of a node that was served by eBPF were told to finish their connections and go, or would be
+      in check mode.
+  returned: success
+  type: bool
 bundle_sha256:
   description: Digest of the bundle on the node afterwards.
   returned: success
@@ -132,6 +140,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._install import files
+from ansible_collections.kproxy.dataplane.plugins.module_utils._install.retirement import Retirement
 from ansible_collections.kproxy.dataplane.plugins.module_utils._install.service import Service, ServiceError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import unit
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.settings import SettingsError
@@ -161,6 +170,8 @@ def present(module: AnsibleModule, service: Service) -> dict[str, Any]:
     restart = bool(outdated) or has != needs or not state.active
     changed = restart or not state.enabled or not files.links_right()
     started_from = 0.0
+    retirement = Retirement(module.run_command, module.params["settings"])
+    retires = module.params["backend"] == "nftables" and retirement.due()
     if changed and not module.check_mode:
         if has != needs or not has:
             if not module.params["bundle"]:
@@ -177,11 +188,15 @@ def present(module: AnsibleModule, service: Service) -> dict[str, Any]:
             started_from = time.time()
             service.restart()
     wait = module.params["wait_seconds"] if not module.check_mode else 0
+    status = service.wait_in_step(wait, started_from) if wait else {}
+    if retires and not module.check_mode:
+        retirement.start()
     return {
-        "changed": changed,
+        "changed": changed or retires,
         "restarted": restart,
         "bundle_sha256": needs,
-        "status": service.wait_in_step(wait, started_from) if wait else {},
+        "retires_ebpf": retires,
+        "status": status,
         "diff": [
             *(
                 {
@@ -212,15 +227,18 @@ def absent(module: AnsibleModule, service: Service) -> dict[str, Any]:
     """Stop and remove the sidecar; what is programmed stays."""
     there = files.present()
     state = service.state()
-    changed = bool(there) or state.active or state.enabled
+    retirement = Retirement(module.run_command, module.params["settings"])
+    changed = bool(there) or state.active or state.enabled or retirement.active()
     if changed and not module.check_mode:
         if state.active or state.enabled:
             service.systemctl("disable", "--now", unit.UNIT_NAME)
+        retirement.stop()
         files.remove()
         service.systemctl("daemon-reload")
     return {
         "changed": changed,
         "restarted": False,
+        "retires_ebpf": False,
         "bundle_sha256": "",
         "status": {},
         "diff": {"before": "".join(f"{path}\n" for path in there), "after": ""},

@@ -58,6 +58,17 @@ def raw_backends(documents: Sequence[Document]) -> list[str]:
     return columns(("FRONTEND", "NUMBER", "SLOT", "ENDPOINT", "SET", "FLAGS"), rows)
 
 
+def retirement(document: Document) -> list[str]:
+    """Lay out how the retirement of the eBPF programs ended."""
+    return [
+        {
+            "nothing": f"nothing is pinned under {document['directory']}",
+            "taken back": f"the eBPF backend serves again from {document['directory']}",
+            "removed": f"no connection needs them any more: removed what was pinned under {document['directory']}",
+        }[document["ended"]]
+    ]
+
+
 def backends(documents: Sequence[Document]) -> list[str]:
     """Lay out endpoints."""
     if not documents:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._cli import exit_codes, layout, raw_maps
 from ansible_collections.kproxy.dataplane.plugins.module_utils._cli.client import DaemonDown, Refused, ask
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_retirement
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import (
     DEFAULT_ROOT,
     NoBpffs,
@@ -78,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     command("history", _history, "the latest commits with their causes").add_argument(
         "--last", type=int, default=20, metavar="N", help="how many (default: 20)"
     )
+    retiring = command("retire", _retire, "after a switch to nftables: let eBPF finish its connections, then remove it")
+    retiring.add_argument("--bpf-directory", default=DEFAULT_ROOT, help="where they are pinned (default: %(default)s)")
     command("verify", _verify, "read the kernel back now, compare it with what should be there and repair it")
     return parser
 
@@ -172,6 +175,21 @@ def _verify(arguments: argparse.Namespace) -> int:
     document = ask(arguments.socket, "verify")
     _print(arguments, document, layout.verify)
     return exit_codes.OK if document["agrees"] else exit_codes.PROBLEM
+
+
+def _retire(arguments: argparse.Namespace) -> int:
+    """Wait until the last connection that the programs translate has ended; needs root, and kproxyd on nftables."""
+    mode = ask(arguments.socket, "status")["mode"]
+    if mode != "nftables":
+        sys.stderr.write(f"kproxyctl: kproxyd serves by {mode}: switch it to nftables first\n")
+        return exit_codes.PROBLEM
+    try:
+        ended = ebpf_retirement.retire(arguments.bpf_directory)
+    except (OSError, NoBpffs, Unsupported) as error:
+        sys.stderr.write(f"kproxyctl: the eBPF programs stay attached: {error}\n")
+        return exit_codes.PROBLEM
+    _print(arguments, {"directory": arguments.bpf_directory, "ended": ended}, layout.retirement)
+    return exit_codes.OK
 
 
 def _split(name: str) -> tuple[str, str]:

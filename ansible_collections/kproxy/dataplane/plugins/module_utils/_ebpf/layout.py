@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 SCHEMA = 1
 
+#: Where everything is pinned, unless told otherwise: a folder on a BPF file system.
+DEFAULT_ROOT = "/sys/fs/bpf/kproxy"
+
 OUTSIDER, POD, NODE = 0, 1, 2
 
 DNAT, REJECT, DROP, ELSEWHERE = 0, 1, 2, 3

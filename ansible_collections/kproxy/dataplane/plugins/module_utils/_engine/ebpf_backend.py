@@ -201,7 +201,13 @@ class EbpfBackend:
         """Make the change. Raises CommitError; what was in force keeps forwarding."""
         with self._lock:
             try:
-                self._commit(plan)
+                if not plan.unattached:
+                    self._commit(plan)
+                    return
+                with self.plane.locked():
+                    if self._opened and not self.plane.exists():
+                        raise CommitError("%s: removed meanwhile" % self.plane.directory, another_way=True)
+                    self._commit(plan)
             except _FAILURES as error:
                 self._attached = False
                 raise CommitError(str(error)) from error

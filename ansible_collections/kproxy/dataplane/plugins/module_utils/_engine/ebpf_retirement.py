@@ -1,11 +1,12 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""After a switch to nftables: let the eBPF programs finish the connections that they translate, then remove them."""
+"""After a switch to nftables: let the eBPF programs finish the connections that they translate, then remove them.
+
+Run by a process of its own (`kproxyctl retire`), since kproxyd has no right to touch eBPF once it serves by nftables.
+"""
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows
@@ -13,32 +14,34 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import re
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import Dataplane
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import BpfMap
 
-LOG = logging.getLogger("kproxyd")
-
 CHECK_SECONDS = 5.0
 
+#: How a retirement ends.
+NOTHING, TAKEN_BACK, REMOVED = "nothing", "taken back", "removed"
 
-def retire(root: str) -> bool:
-    """Start to drain what is pinned under a directory, if anything is; call after nftables has taken over.
 
-    Sockets that were translated keep their connections without us. Flows on the wire are translated until the last one
-    has ended; a thread looks for that and removes everything then. Raises OSError.
+def retire(root: str, pause_seconds: float = CHECK_SECONDS) -> str:
+    """Drain what is pinned under a directory, wait until its last flow has ended, remove it; return how it ended.
+
+    Call it once nftables serves. Sockets that were translated keep their connections without any program. Should the
+    eBPF backend come back meanwhile, everything is left to it. Raises OSError, NoBpffs, Unsupported.
     """
     plane = Dataplane(root)
-    if not plane.drain():
-        return False
-    threading.Thread(target=_finish, args=(plane,), name="ebpf-retirement", daemon=True).start()
-    return True
-
-
-def _finish(plane: Dataplane) -> None:
     try:
-        while remaining(plane):
-            time.sleep(CHECK_SECONDS)
-        plane.remove()
-        refusal_table.remove()
-    except OSError as error:
-        LOG.warning("the eBPF programs of the former backend stay attached: %s", error)
+        with plane.locked():
+            if not plane.drain():
+                return NOTHING
+        while True:
+            with plane.locked():
+                if not plane.exists() or not plane.draining():
+                    return TAKEN_BACK
+                if not remaining(plane):
+                    plane.remove()
+                    refusal_table.remove()
+                    return REMOVED
+            time.sleep(pause_seconds)
+    finally:
+        plane.close()
 
 
 def remaining(plane: Dataplane) -> int:

@@ -9,9 +9,11 @@ programs that use them, and then the old directory goes; nothing is detached mea
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, programs
@@ -30,7 +32,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map i
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_probe import Capabilities, is_bpffs, probe
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import open_directory
 
-DEFAULT_ROOT = "/sys/fs/bpf/kproxy"
+DEFAULT_ROOT = layout.DEFAULT_ROOT
 ZERO = bytes(4)
 
 #: Learned by the programs; carried over to larger maps.
@@ -70,6 +72,17 @@ class Dataplane:
         """Whether anything of this schema is pinned."""
         return os.path.isdir(self.directory)
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from removing or taking over what is pinned meanwhile. Raises NoBpffs, OSError."""
+        self._require_bpffs()
+        folder = os.open(os.path.dirname(self.root), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+
     # -- maps -------------------------------------------------------------------------------------------------------
 
     def adopt(self) -> None:
@@ -99,9 +112,7 @@ class Dataplane:
 
         `sizes`: elements needed by map name. Raises NoBpffs, Unsupported, OSError; nothing is left half-made.
         """
-        if not is_bpffs(os.path.dirname(self.root)):
-            raise NoBpffs("%s is not a BPF file system: mount -t bpf bpf %s" % (
-                os.path.dirname(self.root), os.path.dirname(self.root)))
+        self._require_bpffs()
         if not self.capabilities.socket_hooks:
             raise Unsupported("this kernel lacks " + "; ".join(self.capabilities.missing))
         found = self._generations()
@@ -125,6 +136,11 @@ class Dataplane:
         for parsed in self.objects.values():
             maps.adopt(parsed.maps, TABLES)
         return maps
+
+    def _require_bpffs(self) -> None:
+        parent = os.path.dirname(self.root)
+        if not is_bpffs(parent):
+            raise NoBpffs("%s is not a BPF file system: mount -t bpf bpf %s" % (parent, parent))
 
     def _map_set(self, generation: int, sizes: Mapping[str, int]) -> MapSet:
         maps = MapSet(os.path.join(self.directory, "maps_%d" % generation))
@@ -325,13 +341,19 @@ class Dataplane:
             return False
         self.adopt()
         held = self.settings()
-        if held is not None:
+        if held is not None and not held.flags & layout.DRAINING:
             self.set_settings(held._replace(flags=held.flags | layout.DRAINING))
         folder = os.path.join(self.directory, "links")
         for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
             if name.startswith("cgroup_"):
                 bpf_link.remove(os.path.join(folder, name))
         return True
+
+    def draining(self) -> bool:
+        """Open what is pinned now and tell whether it drains; another process may have made it anew."""
+        self.open({})
+        held = self.settings()
+        return held is None or bool(held.flags & layout.DRAINING)
 
     def remove(self) -> bool:
         """Detach everything, then remove all pins of this schema; False if there was nothing."""

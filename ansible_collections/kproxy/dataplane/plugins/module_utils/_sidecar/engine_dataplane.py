@@ -5,20 +5,17 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_retirement import retire
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_upkeep import EbpfUpkeep
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine, SyncResult
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import local_addresses
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
@@ -53,16 +50,13 @@ class AnnouncedNft(NftCommand):
 class EngineDataplane:
     """One engine with its backend in this process's network namespace."""
 
-    def __init__(
-        self, config: ProxyConfig, generation: int = 0, ebpf: Options | None = None, former_ebpf: str = DEFAULT_ROOT
-    ) -> None:
+    def __init__(self, config: ProxyConfig, generation: int = 0, ebpf: Options | None = None) -> None:
         """Open the sockets. Raises KernelError.
 
         Args:
             config: what decides about packets.
             generation: the last one of an earlier run; a restart that writes nothing stays at it.
             ebpf: the eBPF backend's options; None is the nftables backend.
-            former_ebpf: where the programs of a node that was switched to nftables are pinned.
         """
         self._generation = generation
         self._kernel = Nfnetlink(names.TABLE)
@@ -74,7 +68,6 @@ class EngineDataplane:
             self._backend = EbpfBackend(config.families, ebpf, self._nft)
             EbpfUpkeep(self._backend).start()
         self._engine = Engine(config, self._backend)
-        self._former_ebpf = former_ebpf if ebpf is None else ""
         self._left_at = 0
         self._tracker = FactsTracker(self._engine.table)
         self._tracker_complete = False
@@ -122,15 +115,6 @@ class EngineDataplane:
         """Return what the backend cannot do here, one sentence each."""
         return () if isinstance(self._backend, NftablesBackend) else tuple(self._backend.problems)
 
-    def _retire_former(self) -> None:
-        """After the first commit of nftables, let the eBPF programs of a switched node finish what they have."""
-        root, self._former_ebpf = self._former_ebpf, ""
-        if root and os.path.isdir(root):
-            try:
-                retire(root)
-            except OSError as error:
-                LOG.warning("the eBPF programs under %s stay attached: %s", root, error)
-
     def _run(self, work: Callable[[], SyncResult]) -> Outcome:
         try:
             result = work()
@@ -144,7 +128,6 @@ class EngineDataplane:
             LOG.exception("unexpected failure while planning or committing")
             self._tracker_complete = False
             raise CommitFailed(f"unexpected {type(error).__name__}: {error}") from error
-        self._retire_former()
         if self._nft.watch is None:
             self._left_at = self._kernel.generation()
         if self._tracker_complete:

@@ -130,7 +130,7 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
     metrics = Metrics()
     journal = Journal(Path(settings.state_directory), settings.history_bytes)
     generation, last_commit_at = journal.last_commit()
-    dataplane = EngineDataplane(config, generation, _ebpf_options(settings), settings.ebpf.directory or DEFAULT_ROOT)
+    dataplane = EngineDataplane(config, generation, _ebpf_options(settings))
     reporter = Reporter(metrics, journal, settings.sync_period, config.families)
     reporter.generation, reporter.last_commit_at = generation, last_commit_at
     sync_loop = SyncLoop(dataplane, reporter, settings.min_sync_period, settings.audit_period, config.families)

@@ -145,6 +145,12 @@ def test_a_missing_nft_is_named(
     assert "nft is not installed" in capsys.readouterr().err
 
 
+def test_programs_in_use_are_not_retired(daemon: Answering, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon.result({"mode": "ebpf"})
+    assert kproxyctl(daemon.path, "retire") == exit_codes.PROBLEM
+    assert capsys.readouterr().err == "kproxyctl: kproxyd serves by ebpf: switch it to nftables first\n"
+
+
 @pytest.mark.parametrize(
     "arguments", [[], ["reboot"], ["trace"], ["status", "-o", "xml"], ["history", "--last", "few"]]
 )
