@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import ipaddress
 import random
+from array import array
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import Books
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import TABLES, Books
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.capacity import CapacityError, check_capacity
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries import arrange
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.numbers import Numbers
@@ -56,7 +57,7 @@ class Kernel:
 
     def __init__(self) -> None:
         self.maps: Live = {f"{name}{family}": {} for family in (4, 6) for name in (
-            "frontends", "slots", "members", "ranges", "cluster_ips")}
+            "frontends", "slots", "members", "ranges", "cluster_ips", "tables")}
 
     def write(self, plan: MapPlan) -> None:
         for step in plan.steps():
@@ -73,6 +74,25 @@ class Kernel:
             for local_only, count in ((False, value.count_cluster), (True, value.count_local)):
                 for slot in range(count):
                     assert layout.slot_key(layout.set_number(value.service, local_only), slot) in self.maps["slots4"]
+        for choices in self.choices().values():
+            assert None not in choices
+
+    def choices(self) -> dict[bytes, list[bytes | None]]:
+        """Return, by set, the endpoint that each entry of its Maglev table leads to."""
+        return {
+            key: [
+                self.maps["slots4"].get(layout.slot_key(int.from_bytes(key, "little"), slot))
+                for slot in array("H", value[layout.TABLE_HEAD :])
+            ]
+            for key, value in self.maps["tables4"].items()
+        }
+
+    def live(self) -> Live:
+        """Return what a start reads: of the tables only their digests."""
+        return {
+            name: {key: value[: layout.TABLE_HEAD] for key, value in held.items()} if name in TABLES else dict(held)
+            for name, held in self.maps.items()
+        }
 
     def endpoints(self, key: FrontendKey) -> list[str]:
         return sorted(str(ipaddress.ip_address(ip)) for ip, _port in read_rows(self.maps)[key].endpoints)
@@ -81,15 +101,15 @@ class Kernel:
 class Node:
     """A table, books and maps, changed step by step."""
 
-    def __init__(self) -> None:
-        self.table, self.books, self.kernel = new_table(), Books(), Kernel()
+    def __init__(self, table_size: int = 0) -> None:
+        self.table, self.books, self.kernel = new_table(), Books(table_size), Kernel()
         self.kernel.write(self.books.adopt(self.table, self.kernel.maps, 1))
 
     def change(self, *changes: Change) -> MapPlan:
         replan = self.books.replan(self.table, self.table.apply(changes))
         self.kernel.write(replan.plan)
         self.books.accept(replan)
-        assert self.books.wanted() == self.kernel.maps
+        assert self.books.wanted() == {name: held for name, held in self.kernel.maps.items() if name not in TABLES}
         sizes = self.books.sizes_after(self.books.replan(self.table, self.table.apply([])))
         assert {name: count for name, count in sizes.items() if count} == {
             name: len(held) for name, held in self.kernel.maps.items() if held
@@ -146,18 +166,113 @@ STORY: list[list[Change]] = [
 ]
 
 
-def test_no_frontend_ever_dangles() -> None:
-    node = Node()
+@pytest.mark.parametrize("table_size", [0, 251])
+def test_no_frontend_ever_dangles(table_size: int) -> None:
+    node = Node(table_size)
     for changes in STORY:
         node.change(*changes)
     assert not any(node.kernel.maps.values())
 
 
-def test_a_restart_at_any_point_writes_nothing() -> None:
-    node = Node()
+@pytest.mark.parametrize("table_size", [0, 251])
+def test_a_restart_at_any_point_writes_nothing(table_size: int) -> None:
+    node = Node(table_size)
     for changes in STORY:
         node.change(*changes)
-        assert Books().adopt(node.table, node.kernel.maps, node.books.numbers.next).empty
+        assert Books(table_size).adopt(node.table, node.kernel.live(), node.books.numbers.next).empty
+
+
+def external(name: str = "web", ip: str = "10.96.0.1", node_port: int = 30080, **spec: Any) -> Change:
+    ports = [{"port": 80, "protocol": "TCP", "nodePort": node_port}]
+    return service(name, ip, **{"type": "NodePort", "ports": ports, **spec})
+
+
+def test_only_what_is_dialled_from_outside_has_a_table() -> None:
+    node = Node(251)
+    node.change(service(), slice_of(["10.244.2.1", "10.244.2.2"]))
+    assert not node.kernel.maps["tables4"]
+    node.change(external("db", "10.96.0.2"), slice_of(["10.244.3.1", "10.244.3.2"], "db"))
+    assert len(node.kernel.maps["tables4"]) == 1
+    flags = {layout.unpack_frontend_key(key)[0]: layout.FrontendValue.unpack(value).flags & layout.FRONTEND_MAGLEV
+             for key, value in node.kernel.maps["frontends4"].items()}  # fmt: skip
+    assert flags == {WEB.ip: 0, ipaddress.ip_address("10.96.0.2").packed: 0, b"": layout.FRONTEND_MAGLEV}
+
+
+@pytest.mark.parametrize(
+    ("ips", "tables"),
+    [
+        pytest.param([], 0, id="none"),
+        pytest.param(["10.244.2.1"], 0, id="no choice"),
+        pytest.param(["10.244.2.1", "10.244.2.2"], 1, id="two"),
+        pytest.param([f"10.244.2.{number}" for number in range(251)], 1, id="one entry each"),
+        pytest.param([f"10.244.{2 + number // 200}.{number % 200}" for number in range(252)], 0, id="more than entries"),
+    ],
+)
+def test_sets_that_have_a_table(ips: list[str], tables: int) -> None:
+    node = Node(251)
+    node.change(external(), slice_of(ips))
+    assert len(node.kernel.maps["tables4"]) == tables
+
+
+def test_only_the_service_that_changed_gets_a_new_table() -> None:
+    node = Node(251)
+    node.change(external(), slice_of(["10.244.2.1", "10.244.2.2"]),
+                external("db", "10.96.0.2", 30081), slice_of(["10.244.3.1", "10.244.3.2"], "db"))
+    before = dict(node.kernel.maps["tables4"])
+    plan = node.change(slice_of(["10.244.2.1", "10.244.2.2", "10.244.2.3"]))
+    assert len(plan.upserts["tables4"]) == 1
+    assert sum(node.kernel.maps["tables4"][key] == value for key, value in before.items()) == 1
+    assert "tables4" not in node.change(external(sessionAffinity="ClientIP")).upserts
+
+
+CHANGES = [
+    pytest.param(range(1, 9), range(1, 10), id="one comes"),
+    pytest.param(range(1, 9), [1, 2, 4, 5, 6, 7, 8], id="one in the middle goes"),
+    pytest.param(range(1, 9), range(2, 9), id="the first goes"),
+    pytest.param(range(1, 9), [1, 2, 3, 20, 5, 6, 7, 8], id="one is replaced"),
+    pytest.param(range(1, 9), [2, 30, 4, 31], id="many go, some come"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_at_every_write_whoever_stays_keeps_its_entries_or_gives_them_to_who_will_have_them(
+    before: Iterable[int], after: Iterable[int]
+) -> None:
+    node = Node(1021)
+    node.change(external(), slice_of([f"10.244.2.{number}" for number in before]))
+    replan = node.books.replan(node.table, node.table.apply([slice_of([f"10.244.2.{number}" for number in after])]))
+    (old,) = node.kernel.choices().values()
+    staying = {layout.endpoint(bytes([10, 244, 2, number]), 8080) for number in set(before) & set(after)}
+    seen = []
+    for step in replan.plan.steps():
+        for key, value in step.upserts.items():
+            node.kernel.maps[step.map][key] = value
+            seen.append(*node.kernel.choices().values())
+        for key in step.deletes:
+            del node.kernel.maps[step.map][key]
+            seen.append(*node.kernel.choices().values())
+    new = seen[-1]
+    for choices in seen:
+        assert all(now in (was, then) for was, now, then in zip(old, choices, new) if was in staying)
+
+
+def test_two_nodes_with_different_pasts_choose_alike() -> None:
+    first, second = Node(1021), Node(1021)
+    first.change(external(), slice_of(["10.244.2.1", "10.244.2.2", "10.244.2.3"]))
+    second.change(external(), slice_of(["10.244.2.9", "10.244.2.3", "10.244.2.2"]))
+    second.change(slice_of(["10.244.2.3", "10.244.2.1"]))
+    second.change(slice_of(["10.244.2.3", "10.244.2.2", "10.244.2.1"]))
+    assert first.kernel.maps["slots4"] != second.kernel.maps["slots4"]
+    assert [*first.kernel.choices().values()] == [*second.kernel.choices().values()]
+
+
+@pytest.mark.parametrize("size", [0, 509])
+def test_another_size_replaces_every_table(size: int) -> None:
+    node = Node(251)
+    node.change(external(), slice_of(["10.244.2.1", "10.244.2.2"]))
+    plan = Books(size).adopt(node.table, node.kernel.live(), node.books.numbers.next)
+    assert len(plan.upserts.get("tables4", ())) == (1 if size else 0)
+    assert len(plan.deletes.get("tables4", ())) == (0 if size else 1)
 
 
 def test_sctp_is_named_and_left_to_nftables() -> None:
