@@ -1,4 +1,4 @@
-"""Maglev in the programs and in the kernel's maps: the choice that Python predicts, kept over restarts, and refused whole.
+"""Maglev in the programs and in the maps: the choice that Python predicts, kept over restarts, and refused as a whole.
 
 The programs run one packet at a time (BPF_PROG_TEST_RUN), since each choice is to be compared with a computed one.
 """

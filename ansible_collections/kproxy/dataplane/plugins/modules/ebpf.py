@@ -59,6 +59,35 @@ options:
         need.
     type: bool
     default: false
+  protect_node_ports:
+    description:
+      - Refuse a process of the node that binds a port which the node answers as a NodePort.
+    type: bool
+    default: true
+  algorithm:
+    description:
+      - How an endpoint is chosen for a new connection to a NodePort, an external IP or the IP of a load balancer.
+      - V(random) gives every endpoint the same chance.
+      - V(maglev) goes by a hash of the connection's addresses, ports and protocol, or of the client's address alone
+        where a Service asks for ClientIP affinity. Every node with the same table size sends a connection to the same
+        endpoint, and few connections move when an endpoint comes or goes.
+      - Connections to a cluster IP are chosen for at random, since no other node ever gets their packets.
+    type: str
+    choices: [random, maglev]
+    default: random
+  maglev_table_size:
+    description:
+      - Entries of each Service's table, for O(algorithm=maglev), the same on every node. A hundred for each endpoint of
+        the largest Service give even shares; a Service with more endpoints than entries is chosen for at random.
+      - A table takes two bytes of kernel memory for each entry, 33 kB at the default.
+    type: int
+    choices: [251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071]
+    default: 16381
+  maglev_memory:
+    description:
+      - MiB of kernel memory that all tables may take. More is refused as a whole, and the message says how much it is.
+    type: int
+    default: 512
 requirements:
   - Linux 5.10 or later, cgroup2 and a mounted BPF file system
   - nft 1.0.1 or later, for refusals (without it they are dropped) and for SCTP
@@ -89,6 +118,12 @@ EXAMPLES = r"""
   kproxy.dataplane.ebpf:
     manifests: manifests/
     host_namespace_only: true
+
+- name: Choose endpoints alike on every node that takes in traffic
+  kproxy.dataplane.ebpf:
+    manifests: manifests/
+    algorithm: maglev
+    maglev_table_size: 4093
 
 - name: Remove everything
   kproxy.dataplane.ebpf:
@@ -146,6 +181,8 @@ conflicts:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import maglev
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.capacity import DEFAULT_TABLE_MEMORY
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
@@ -172,6 +209,10 @@ def main() -> None:
             "directory": {"type": "path", "default": DEFAULT_ROOT},
             "cgroup": {"type": "path"},
             "host_namespace_only": {"type": "bool", "default": False},
+            "protect_node_ports": {"type": "bool", "default": True},
+            "algorithm": {"type": "str", "choices": list(maglev.ALGORITHMS), "default": maglev.RANDOM},
+            "maglev_table_size": {"type": "int", "choices": list(maglev.SIZES), "default": maglev.DEFAULT_SIZE},
+            "maglev_memory": {"type": "int", "default": DEFAULT_TABLE_MEMORY},
         },
         mutually_exclusive=SOURCES_EXCLUDE,
         required_if=[("state", "present", SOURCES, True)],
@@ -179,7 +220,14 @@ def main() -> None:
     )
     try:
         params = module.params
-        options = Options(params["directory"], params["cgroup"] or "", params["host_namespace_only"])
+        options = Options(
+            root=params["directory"],
+            cgroup=params["cgroup"] or "",
+            host_only=params["host_namespace_only"],
+            protect_node_ports=params["protect_node_ports"],
+            table_size=params["maglev_table_size"] if params["algorithm"] == maglev.MAGLEV else 0,
+            table_memory=params["maglev_memory"],
+        )
         if params["state"] == "present":
             result = programming.present(
                 params, module.check_mode, lambda config: EbpfBackend(config.families, options), HIDDEN

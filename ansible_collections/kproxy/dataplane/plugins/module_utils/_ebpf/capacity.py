@@ -11,6 +11,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books impor
 
 #: No map is made larger: 4 million endpoints are half a gigabyte of kernel memory.
 MOST_ENTRIES = 1 << 22
+#: MiB that the Maglev tables of a node may take, unless told otherwise.
+DEFAULT_TABLE_MEMORY = 512
 #: Maps are made this much larger than the objects need now. An empty hash map costs its buckets only.
 _HEADROOM = 2
 #: Maglev tables are preallocated, so their headroom is paid for.

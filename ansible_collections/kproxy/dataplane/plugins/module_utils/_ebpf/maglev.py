@@ -16,6 +16,10 @@ from collections.abc import Sequence
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
 
+#: How an endpoint is chosen for clients from outside.
+RANDOM, MAGLEV = "random", "maglev"
+ALGORITHMS = (RANDOM, MAGLEV)
+
 #: Table sizes to choose from: primes, so that every endpoint's walk visits every entry. An even spread and little
 #: disruption want a hundred entries for each endpoint.
 SIZES = (251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071)

@@ -18,6 +18,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flow
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import OWNED, Books, Replan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.btf import BtfError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.capacity import (
+    DEFAULT_TABLE_MEMORY,
     CapacityError,
     check_table_memory,
     room_for,
@@ -74,7 +75,7 @@ class Options(NamedTuple):
     host_only: bool = False
     protect_node_ports: bool = True
     table_size: int = 0
-    table_memory: int = 512
+    table_memory: int = DEFAULT_TABLE_MEMORY
 
 
 DEFAULTS = Options()

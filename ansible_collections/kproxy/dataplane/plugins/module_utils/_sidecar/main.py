@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.maglev import MAGLEV
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ConfigError, ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import AddressWatch, local_addresses
@@ -91,7 +92,12 @@ def _ebpf_options(settings: Settings) -> Options | None:
         return None
     chosen = settings.ebpf
     return Options(
-        chosen.directory or DEFAULT_ROOT, chosen.cgroup, chosen.host_namespace_only, chosen.protect_node_ports
+        root=chosen.directory or DEFAULT_ROOT,
+        cgroup=chosen.cgroup,
+        host_only=chosen.host_namespace_only,
+        protect_node_ports=chosen.protect_node_ports,
+        table_size=chosen.maglev_table_size if chosen.algorithm == MAGLEV else 0,
+        table_memory=chosen.maglev_memory,
     )
 
 

@@ -17,6 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import capacity, maglev
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.maglev import ALGORITHMS, RANDOM
+
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 MODES = ("nftables", "ebpf")
 # kube-proxy's modes that a configuration carried over may name; the reason to be here is to replace them.
@@ -71,6 +74,9 @@ class EbpfSettings(NamedTuple):
     cgroup: str
     host_namespace_only: bool
     protect_node_ports: bool
+    algorithm: str
+    maglev_table_size: int
+    maglev_memory: int
 
 
 class Settings(NamedTuple):
@@ -165,6 +171,9 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
             own.text("cgroup", ""),
             own.boolean("hostNamespaceOnly", False),
             own.boolean("protectNodePorts", True),
+            own.choice("algorithm", RANDOM, ALGORITHMS),
+            own.one_of("maglevTableSize", maglev.DEFAULT_SIZE, maglev.SIZES),
+            own.integer("maglevMemory", capacity.DEFAULT_TABLE_MEMORY, 1, 1 << 20),
         ),
     )
     rules.known("localhostNodePorts", "masqueradeAll", "masqueradeBit")
@@ -266,6 +275,15 @@ class _Reader:
             self.problem(key, f"is {value!r}, but must be a number from {minimum} to {maximum}")
             return default
         return value
+
+    def one_of(self, key: str, default: int, choices: tuple[int, ...]) -> int:
+        value = self._get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or value not in choices:
+            self.problem(key, f"is {value!r}, but must be one of {', '.join(map(str, choices))}")
+            return default
+        return int(value)
 
     def duration(self, key: str, default: float, minimum: float = 0.0) -> float:
         value = self._get(key)

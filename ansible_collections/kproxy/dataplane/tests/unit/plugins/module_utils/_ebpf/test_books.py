@@ -205,7 +205,7 @@ def test_only_what_is_dialled_from_outside_has_a_table() -> None:
         pytest.param(["10.244.2.1"], 0, id="no choice"),
         pytest.param(["10.244.2.1", "10.244.2.2"], 1, id="two"),
         pytest.param([f"10.244.2.{number}" for number in range(251)], 1, id="one entry each"),
-        pytest.param([f"10.244.{2 + number // 200}.{number % 200}" for number in range(252)], 0, id="more than entries"),
+        pytest.param([f"10.244.2.{number}" for number in range(252)], 0, id="more than entries"),
     ],
 )
 def test_sets_that_have_a_table(ips: list[str], tables: int) -> None:

@@ -173,3 +173,27 @@ def test_files_that_are_no_configuration(tmp_path: Path, content: bytes, problem
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"gone\.yaml: cannot be read"):
         load(str(tmp_path / "gone.yaml"), {})
+
+
+def test_ebpf_defaults() -> None:
+    chosen = from_mapping(MANIFESTS, {}).ebpf
+    assert (chosen.host_namespace_only, chosen.protect_node_ports) == (False, True)
+    assert (chosen.algorithm, chosen.maglev_table_size, chosen.maglev_memory) == ("random", 16381, 512)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("algorithm", "ring", "kproxy.algorithm is 'ring', but must be one of random, maglev"),
+        ("maglevTableSize", 1000, "kproxy.maglevTableSize is 1000, but must be one of 251, 509, 1021"),
+        ("maglevTableSize", "16381", "kproxy.maglevTableSize is '16381', but must be one of"),
+        ("maglevTableSize", True, "kproxy.maglevTableSize is True, but must be one of"),
+        ("maglevTableSize", [251], r"kproxy.maglevTableSize is \[251\], but must be one of"),
+        ("maglevMemory", 0, "kproxy.maglevMemory is 0, but must be a number from 1"),
+        ("hostNamespaceOnly", "yes", "kproxy.hostNamespaceOnly is 'yes', but must be true or false"),
+        ("maglevTablesize", 251, "kproxy.maglevTablesize is not known; did you mean maglevTableSize"),
+    ],
+)
+def test_bad_ebpf_options_are_named(key: str, value: object, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        from_mapping({"kproxy": {**MANIFESTS["kproxy"], key: value}}, {})
