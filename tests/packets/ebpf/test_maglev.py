@@ -9,6 +9,7 @@ import ipaddress
 import os
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -186,7 +187,7 @@ def world() -> Iterator[World]:
 
 
 def objects(services: int, pods: int) -> list[Change]:
-    made = []
+    made: list[dict[str, Any]] = []
     for number in range(services):
         name = f"web-{number}"
         made += [

@@ -243,7 +243,7 @@ def test_at_every_write_whoever_stays_keeps_its_entries_or_gives_them_to_who_wil
     replan = node.books.replan(node.table, node.table.apply([slice_of([f"10.244.2.{number}" for number in after])]))
     (old,) = node.kernel.choices().values()
     staying = {layout.endpoint(bytes([10, 244, 2, number]), 8080) for number in set(before) & set(after)}
-    seen = []
+    seen: list[list[bytes | None]] = []
     for step in replan.plan.steps():
         for key, value in step.upserts.items():
             node.kernel.maps[step.map][key] = value
