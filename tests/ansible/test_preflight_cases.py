@@ -1,6 +1,6 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts of case 27 and the foreign firewall of case 15, each with the result users should have had."""
+"""The hosts of case 27, the foreign firewall of case 15 and the mesh of case 24, and what should be said."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.pods_on_node import containers_by_pod
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.base_chains import from_iptables_save
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.examine import blocking, examine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.findings import Finding, Sysctl
@@ -119,3 +120,23 @@ def test_chains_that_drop_are_named_and_left_alone() -> None:
     assert (found["input_drop"].result, "health check port" in found["input_drop"].message) == ("warn", True)
     assert not any(finding.sysctls or finding.modules or finding.packages for finding in (forward, found["input_drop"]))
     assert blocking(found.values()) == []
+
+
+@pytest.mark.parametrize(("host_namespace_only", "result"), [(False, "warn"), (True, "ok")])
+def test_case_24_names_the_pods_whose_mesh_would_be_passed_by(
+    tmp_path: Path, host_namespace_only: bool, result: str
+) -> None:
+    documents = yaml.safe_load_all((CASES / "24-socket-lb-with-mesh" / "objects.yaml").read_text(encoding="utf-8"))
+    pods = [document for document in documents if document["kind"] == "Pod"]
+    assert pods
+    for pod in pods:  # as the kubelet of that node lays them out
+        name = f"{pod['metadata']['namespace']}_{pod['metadata']['name']}_6b5e"
+        for container in pod["spec"]["containers"]:
+            (tmp_path / name / container["name"]).mkdir(parents=True)
+    facts = NodeFacts.from_mapping({"kernel": "6.1", "containers": containers_by_pod(str(tmp_path))})
+    options = Options.from_mapping({"backend": "ebpf", "host_namespace_only": host_namespace_only})
+    finding = by_check(examine(facts, options))["socket_translation"]
+    assert finding.result == result
+    if result == "warn":
+        assert "shop/cart-0" in finding.message
+        assert "istio-proxy" in finding.message

@@ -48,12 +48,16 @@ class World:
                      "route add 0.0.0.0/0 dev eth0"])
         self.bpffs = BpfFs()
         self.cgroup = NodeCgroup(f"kp-ebpf-case-{os.getpid()}")
+        self.config = ProxyConfig.from_mapping({"nodeName": "n1", "clusterCIDR": "10.244.0.0/16", **config})
+        self.sockets: list[socket.socket] = []
+        self.start(host_only)
+
+    def start(self, host_only: bool) -> None:
+        """Begin as a new process does: with nothing but what the kernel holds."""
         options = Options(os.path.join(self.bpffs.path, "kproxy"), self.cgroup.path, host_only)
         with self.node.entered():
             self.backend = EbpfBackend(options=options)
-        self.engine = Engine(ProxyConfig.from_mapping({"nodeName": "n1", "clusterCIDR": "10.244.0.0/16", **config}),
-                             self.backend)
-        self.sockets: list[socket.socket] = []
+        self.engine = Engine(self.config, self.backend)
 
     def sync(self, changes: list[Any]) -> None:
         with self.node.entered():
@@ -180,6 +184,45 @@ def test_case_24_host_namespace_only(worlds: Make) -> None:
     # The pod's connection was translated on the wire, the node's at the socket.
     assert len(world.backend.plane.read(("flows4",))["flows4"]) == 2
     assert len(world.backend.plane.read(("sockets4",))["sockets4"]) == 1
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_case_24_switched_on_a_running_node_without_losing_a_flow(worlds: Make, first: bool) -> None:
+    vip, endpoints = ("10.96.240.1", 80), ["10.244.1.141", "10.244.2.141"]
+    world = worlds(endpoints, ["10.244.1.42"], host_only=first)
+    servers = {ip: world.serve(ip, 8080, socket.SOCK_STREAM) for ip in endpoints}
+    objects = manifests("24-socket-lb-with-mesh", "objects.yaml")
+    world.sync(objects)
+
+    def connected() -> tuple[socket.socket, socket.socket]:
+        client = world.client(world.pod, socket.SOCK_STREAM)
+        client.connect(vip)
+        ready, _, _ = select.select(list(servers.values()), [], [], WAIT)
+        world.sockets.append(ready[0].accept()[0])
+        return client, world.sockets[-1]
+
+    def works(client: socket.socket, server: socket.socket) -> bool:
+        client.send(b"question")
+        received = server.recv(16)
+        server.send(b"answer")
+        return received == b"question" and client.recv(16) == b"answer" and client.getpeername() == vip
+
+    def translated() -> tuple[bool, bool]:
+        """Whether anything was translated on the wire, and at a socket."""
+        held = world.backend.plane.read(("flows4", "sockets4"))
+        return bool(held["flows4"]), bool(held["sockets4"])
+
+    before = connected()
+    assert works(*before)
+    assert translated() == (first, not first)
+    world.backend.close()
+    world.start(not first)
+    world.sync(objects)
+    assert works(*before)
+    after = connected()
+    assert works(*after)
+    assert translated() == (True, True)
+    assert works(*before)
 
 
 LATE = [

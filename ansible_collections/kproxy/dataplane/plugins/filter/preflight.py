@@ -46,6 +46,10 @@ options:
     description: Whether a missing package is something to install or a reason to refuse.
     type: bool
     default: true
+  host_namespace_only:
+    description: Whether the sockets of pods are left alone by the eBPF backend.
+    type: bool
+    default: false
 author:
   - kproxy.dataplane contributors (@kproxy)
 """

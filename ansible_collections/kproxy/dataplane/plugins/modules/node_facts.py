@@ -98,6 +98,13 @@ ansible_facts:
         pods_on_bridge:
           description: The bridge that a network plugin hangs pods on, or an empty string.
           type: str
+        containers:
+          description: Names of the containers of every pod on this node, by C(NAMESPACE/NAME).
+          type: dict
+        guest_runtimes:
+          description: Runtimes with a kernel of their own that have containers here, of V(kata) and V(gvisor).
+          type: list
+          elements: str
 """
 
 from ansible.module_utils.basic import AnsibleModule

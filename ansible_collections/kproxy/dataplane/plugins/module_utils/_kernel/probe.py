@@ -17,6 +17,10 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.namespace import IsolationError, run_isolated
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand, NftError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.pods_on_node import (
+    containers_by_pod,
+    guest_runtimes,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import SetName, Transaction
 
 _TABLE = "kproxy-probe"
@@ -71,7 +75,7 @@ def collect_facts() -> dict[str, Any]:
     Keys: kernel, nft ("absent" if there is none), cores, cap_net_admin, features (name -> bool; one that could not be
     tried is left out), probe_errors (why a feature is missing or was not tried), sysctls, sysctls_read_only,
     sysctl_writable, tables ("ip kproxy"), base_chains, cgroup2 (mount point or ""), bpffs, btf, br_netfilter,
-    pods_on_bridge.
+    pods_on_bridge, containers (of each pod, by NAMESPACE/NAME), guest_runtimes.
     """
     capable = has_net_admin()
     errors: list[str] = []
@@ -104,6 +108,8 @@ def collect_facts() -> dict[str, Any]:
         "bpffs": bpf_probe.is_bpffs(_BPFFS),
         "btf": features["btf"],
         "br_netfilter": os.path.isdir("/proc/sys/net/bridge"),
+        "containers": containers_by_pod(),
+        "guest_runtimes": guest_runtimes(),
         "pods_on_bridge": next((name for name in _POD_BRIDGES if os.path.isdir(f"/sys/class/net/{name}/bridge")), ""),
     }
 

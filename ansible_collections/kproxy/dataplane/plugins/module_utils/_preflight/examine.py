@@ -10,6 +10,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight import
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.base_chains import HOOKS
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.findings import BLOCK, OK, WARN, Finding
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.node_facts import NodeFacts, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.own_translation import socket_translation
 
 # The dataplane's own tables; their chains never count as somebody else's.
 OWN_TABLES = frozenset({"kproxy"})
@@ -32,6 +33,7 @@ def examine(facts: NodeFacts, options: Options) -> list[Finding]:
         settings.tcp_be_liberal(facts, options),
         settings.bridge_netfilter(facts, options),
         settings.reserved_ports(facts, options),
+        socket_translation(facts, options),
         *foreign_drops(facts),
     ]
 

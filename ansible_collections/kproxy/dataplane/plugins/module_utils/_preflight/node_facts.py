@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,8 @@ class NodeFacts:
     pods_on_bridge: str = ""
     br_netfilter: bool | None = None
     base_chains: tuple[BaseChain, ...] = ()
+    containers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    guest_runtimes: tuple[str, ...] = ()
 
     def writable(self, name: str) -> bool:
         """Whether a sysctl can be set on this node."""
@@ -70,6 +72,8 @@ class NodeFacts:
             pods_on_bridge=str(facts.get("pods_on_bridge") or ""),
             br_netfilter=facts.get("br_netfilter"),
             base_chains=tuple(from_facts(facts.get("base_chains") or ())),
+            containers=dict(facts.get("containers") or {}),
+            guest_runtimes=tuple(facts.get("guest_runtimes") or ()),
         )
 
 
@@ -84,6 +88,7 @@ class Options:
     tcp_be_liberal: bool = False
     families: tuple[int, ...] = (4, 6)
     install_packages: bool = True
+    host_namespace_only: bool = False
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> Options:
@@ -104,4 +109,5 @@ class Options:
             tcp_be_liberal=bool(options.get("tcp_be_liberal", default.tcp_be_liberal)),
             families=tuple(int(family) for family in options.get("families", default.families)),
             install_packages=bool(options.get("install_packages", default.install_packages)),
+            host_namespace_only=bool(options.get("host_namespace_only", default.host_namespace_only)),
         )
