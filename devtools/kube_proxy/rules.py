@@ -21,6 +21,38 @@ JUMPS = (
     ("nat", "POSTROUTING", '-m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING'),
 )
 
+_NFT_FIRST = """
+  chain mark-for-masquerade { meta mark set meta mark | 0x4000; }
+  chain reject-chain { reject; }
+"""
+_NFT_LAST = """
+  chain services {
+    ip daddr . meta l4proto . th dport vmap @service-ips
+    ip daddr != 127.0.0.0/8 fib daddr type local meta l4proto . th dport vmap @service-nodeports
+  }
+  chain masquerading {
+    meta mark & 0x4000 == 0 return
+    meta mark set meta mark ^ 0x4000
+    masquerade fully-random
+  }
+  chain service-endpoints-check { ip daddr . meta l4proto . th dport vmap @no-endpoint-services; }
+  chain cluster-ips-check { ip daddr @cluster-ips reject; }
+  chain filter-input { type filter hook input priority 0; ct state new jump service-endpoints-check; }
+  chain filter-forward {
+    type filter hook forward priority 0
+    ct state new jump service-endpoints-check
+    ct state new jump cluster-ips-check
+  }
+  chain filter-output {
+    type filter hook output priority 0
+    ct state new jump service-endpoints-check
+    ct state new jump cluster-ips-check
+  }
+  chain nat-prerouting { type nat hook prerouting priority -100; jump services; }
+  chain nat-output { type nat hook output priority -100; jump services; }
+  chain nat-postrouting { type nat hook postrouting priority 100; jump masquerading; }
+"""
+
 
 class Port(NamedTuple):
     """One service port and its endpoints as `address:port`."""
@@ -110,27 +142,44 @@ def iptables(found: Iterable[Port]) -> str:
 
 
 def nftables(found: Iterable[Port]) -> str:
-    """Return the table `ip kube-proxy` of the nftables mode, for `nft -f`; loading it again replaces it."""
-    chains, elements = [], []
-    for port in found:
-        if port.endpoints:
-            name = f"service-{port.hash[:8]}-{port.name.replace(':', '/tcp/')}"
-            targets = [endpoint.replace(":", " . ") for endpoint in port.endpoints]
-            choices = ", ".join(f"{number} : {target}" for number, target in enumerate(targets))
-            pick = f"numgen random mod {len(targets)} map {{ {choices} }}"
-            chains.append(f"  chain {name} {{\n    meta l4proto tcp dnat ip to {pick}\n  }}\n")
-            elements.append(f"{port.cluster_ip} . tcp . {port.port} : goto {name}")
-    return (
-        "table ip kube-proxy\ndelete table ip kube-proxy\ntable ip kube-proxy {\n"
-        + "".join(chains)
-        + "  map service-ips {\n    type ipv4_addr . inet_proto . inet_service : verdict\n"
-        + f"    elements = {{ {', '.join(elements)} }}\n  }}\n"
-        + "  chain services {\n    ip daddr . meta l4proto . th dport vmap @service-ips\n  }\n"
-        + "  chain nat-prerouting {\n    type nat hook prerouting priority -100\n    jump services\n  }\n"
-        + "  chain nat-output {\n    type nat hook output priority -100\n    jump services\n  }\n"
-        + "  chain nat-postrouting {\n    type nat hook postrouting priority 100\n"
-        + "    ct status dnat masquerade\n  }\n}\n"
+    """Return the table `ip kube-proxy` of the nftables mode, for `nft -f`; loading it again replaces it.
+
+    Endpoints sit in one map per service port instead of a chain each; hooks, priorities and marks are kube-proxy's.
+    """
+    known = list(found)
+    chains, ips, node_ports, none = "", [], [], []
+    for port in known:
+        frontend = f"{port.cluster_ip} . tcp . {port.port}"
+        if not port.endpoints:
+            none.append(f"{frontend} : goto reject-chain")
+            continue
+        name = f"{port.hash[:8]}-{port.name.replace(':', '/tcp/')}"
+        targets = [endpoint.replace(":", " . ") for endpoint in port.endpoints]
+        choices = ", ".join(f"{number} : {target}" for number, target in enumerate(targets))
+        chains += (
+            f"  chain service-{name} {{\n"
+            f"    ip daddr {port.cluster_ip} tcp dport {port.port} ip saddr != 10.244.0.0/16 jump mark-for-masquerade\n"
+            f"    meta l4proto tcp dnat ip to numgen random mod {len(targets)} map {{ {choices} }}\n  }}\n"
+            f"  chain external-{name} {{\n    jump mark-for-masquerade\n    goto service-{name}\n  }}\n"
+        )
+        ips.append(f"{frontend} : goto service-{name}")
+        if port.node_port:
+            node_ports.append(f"tcp . {port.node_port} : goto external-{name}")
+    address = "ipv4_addr . inet_proto . inet_service : verdict"
+    elements = {
+        "map service-ips": (address, ips),
+        "map service-nodeports": ("inet_proto . inet_service : verdict", node_ports),
+        "map no-endpoint-services": (address, none),
+        "set cluster-ips": ("ipv4_addr", sorted({port.cluster_ip for port in known})),
+    }
+    sets = "".join(
+        f"  {name} {{\n    type {types}\n"
+        + (f"    elements = {{ {', '.join(values)} }}\n" if values else "")
+        + "  }\n"
+        for name, (types, values) in elements.items()
     )
+    table = "table ip kube-proxy"
+    return f"{table}\ndelete {table}\n{table} {{\n{sets}{_NFT_FIRST}{chains}{_NFT_LAST}}}\n"
 
 
 def load_script(mode: str, objects: list[dict[str, Any]]) -> str:

@@ -61,7 +61,6 @@ NFTABLES = f"""table ip kube-proxy {{
   chain service {{ meta l4proto tcp dnat to {ADDRESSES["old"]}:{ENDPOINT_PORT}; }}
 }}
 """
-OURS = NFTABLES.replace("kube-proxy", "kproxy").replace(ADDRESSES["old"], ADDRESSES["new"])
 
 OBJECTS: list[dict[str, Any]] = [
     {
@@ -198,17 +197,3 @@ def test_without_ours_the_connection_dies_with_the_last_nat_table(world: World) 
         world.node.run(["nft", "delete", "table", "ip", "kube-proxy"])
         opened.settimeout(1.0)
         assert ask(opened) == ""
-
-
-@pytest.mark.parametrize("mode", ["legacy", "nft", "nftables"])
-def test_canary_takes_chosen_services_and_is_undone_by_one_command(world: World, mode: str) -> None:
-    """An earlier NAT priority answers for the Services it holds; the rest falls through to kube-proxy."""
-    load_kube_proxy(world, mode)
-    world.node.run(["nft", "-f", "-"], stdin=OURS.replace("priority -100", "priority -101"))
-    client = world.leaves["client"]
-    with world.dial(client) as chosen:
-        assert ask(chosen) == "new"
-        world.node.run(["nft", "delete", "table", "ip", "kproxy"])
-        with world.dial(client) as back:
-            assert ask(back) == "old"
-        assert ask(chosen) == "new"

@@ -15,6 +15,8 @@ description:
     the tables
     C(ip kproxy) and C(ip6 kproxy) say so, in one transaction. What is right already stays.
   - Tables of anybody else are neither read nor touched.
+  - With O(canary) only the chosen Services are programmed, into the tables C(ip kproxy-canary) and
+    C(ip6 kproxy-canary), whose chains come before those of kube-proxy. What they do not hold is left to kube-proxy.
   - An object that cannot be used costs only itself. It is returned in RV(refused) and warned about.
   - To keep the tables in step with the API server from then on, run the sidecar (M(kproxy.dataplane.sidecar)).
 extends_documentation_fragment:
@@ -38,10 +40,32 @@ options:
   state:
     description:
       - V(present) makes the tables say what the source says. A source is needed.
-      - V(absent) removes the tables.
+      - V(absent) removes the tables, those of a canary as well. With O(canary) it removes those alone.
     type: str
     choices: [present, absent]
     default: present
+  canary:
+    description:
+      - Which Services are programmed on a node whose kube-proxy goes on serving all others.
+      - Chosen is what O(canary.services) names, and what meets O(canary.selector) in one of O(canary.namespaces), as
+        with the options C(-l) and C(-n) of C(kubectl); an empty one of the two does not narrow the other.
+      - A node that was taken over whole is refused. Without the option, tables of an earlier canary are removed once
+        all Services are programmed.
+    type: dict
+    suboptions:
+      selector:
+        description: A label selector for Services, such as V(app=web) or V(tier in (front,api\),!legacy).
+        type: str
+      namespaces:
+        description: Namespaces of the Services.
+        type: list
+        elements: str
+        default: []
+      services:
+        description: Services by namespace and name, such as V(shop/frontend).
+        type: list
+        elements: str
+        default: []
 requirements:
   - Linux 5.13 or later
   - nft 1.0.1 or later
@@ -94,6 +118,13 @@ EXAMPLES = r"""
         endpoints:
           - addresses:
               - 10.244.1.5
+
+- name: Serve one Service beside a kube-proxy that serves the rest
+  kproxy.dataplane.nftables:
+    kubeconfig: /etc/kproxy/kubeconfig
+    canary:
+      services:
+        - shop/frontend
 
 - name: Remove everything
   kproxy.dataplane.nftables:
@@ -149,11 +180,14 @@ conflicts:
   elements: str
 """
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import CANARY, WHOLE
 from ansible_collections.kproxy.dataplane.plugins.module_utils._report import programming
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.module_options import (
@@ -163,7 +197,55 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.module_o
     SOURCES_EXCLUDE,
 )
 
+CANARY_OPTIONS = {
+    "selector": {"type": "str"},
+    "namespaces": {"type": "list", "elements": "str", "default": []},
+    "services": {"type": "list", "elements": "str", "default": []},
+}
 HIDDEN = "tables: %d elements that no endpoint shows (masquerading, source ranges, affinity, settings)"
+
+
+class TakenWhole(ValueError):
+    """The node has all Services from us, so that nobody else serves those that a canary does not choose."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this node has been taken over whole, and kube-proxy does not serve it; give it back first: "
+            "ansible-playbook kproxy.dataplane.rollback"
+        )
+
+
+def present(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
+    """Program all Services, or the chosen ones; return the module's result."""
+    if params["canary"] is not None:
+        if NftablesBackend(place=WHOLE).exists():
+            raise TakenWhole
+        options = {**params, "config": {**params["config"], "canary": params["canary"]}}
+        return programming.present(
+            options, check_mode, lambda config: NftablesBackend(config.families, place=CANARY), HIDDEN
+        )
+    result = programming.present(params, check_mode, lambda config: NftablesBackend(config.families), HIDDEN)
+    # Only now: until then its Services would be without us.
+    return _together(result, programming.absent(params, check_mode, NftablesBackend(place=CANARY)))
+
+
+def absent(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
+    """Remove the tables of a canary, and those with all Services unless only the former are named."""
+    result = programming.absent(params, check_mode, NftablesBackend(place=CANARY))
+    if params["canary"] is not None:
+        return result
+    return _together(programming.absent(params, check_mode, NftablesBackend()), result)
+
+
+def _together(result: dict[str, Any], canary: dict[str, Any]) -> dict[str, Any]:
+    """Return a result that also tells of a canary's removal, which takes no address away that counts in the result."""
+    if not canary["changed"]:
+        return result
+    word = "table %s\n" % CANARY.table
+    diff = result["diff"]
+    if isinstance(diff, dict):
+        diff = {**diff, "before": diff.get("before", "") + word}
+    return {**result, "changed": True, "diff": diff}
 
 
 def main() -> None:
@@ -173,18 +255,15 @@ def main() -> None:
             **NODE_OPTIONS,
             **SOURCE_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "canary": {"type": "dict", "options": CANARY_OPTIONS},
         },
         mutually_exclusive=SOURCES_EXCLUDE,
         required_if=[("state", "present", SOURCES, True)],
         supports_check_mode=True,
     )
     try:
-        if module.params["state"] == "present":
-            result = programming.present(
-                module.params, module.check_mode, lambda config: NftablesBackend(config.families), HIDDEN
-            )
-        else:
-            result = programming.absent(module.params, module.check_mode, NftablesBackend())
+        run = present if module.params["state"] == "present" else absent
+        result = run(module.params, module.check_mode)
     except (SourceError, CommitError, KernelError, ValueError) as error:
         module.fail_json(msg=str(error))
     for warning in programming.warnings(result["refused"]):

@@ -166,6 +166,7 @@ def status(document: Document) -> list[str]:
     ]
     facts = [
         ("source", document["source"]),
+        *([("canary", f"{document['canary']}; kube-proxy serves the rest")] if document.get("canary") else []),
         ("running since", timestamp(document["startedAt"])),
         ("last commit", timestamp(document["lastCommitAt"]) if document["lastCommitAt"] else "none yet"),
         ("services", document["objects"]["Service"]),

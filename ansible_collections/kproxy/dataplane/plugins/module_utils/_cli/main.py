@@ -23,9 +23,10 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_datap
     NoBpffs,
     Unsupported,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import CANARY, WHOLE
 
 SOCKET = "/run/kproxy/kproxyd.sock"
-TABLES = (("ip", "kproxy"), ("ip6", "kproxy"))
+TABLES = tuple((family, place.table) for place in (WHOLE, CANARY) for family in ("ip", "ip6"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -26,6 +26,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.mirror 
     interval_sets,
     is_about_structure,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import WHOLE, Placement
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import Pins, Plan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.planner import Planner
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.programmed import programmed
@@ -40,15 +41,18 @@ _PIN_ROUNDS = 10
 
 
 class NftablesBackend:
-    """Our tables `ip kproxy` and `ip6 kproxy` in the current network namespace."""
+    """Our tables in the current network namespace: `ip kproxy` and `ip6 kproxy`, or those of a canary."""
 
     name = "nftables"
 
-    def __init__(self, families: tuple[int, ...] = _FAMILIES, nft: NftCommand | None = None) -> None:
-        self.planner = Planner(families)
+    def __init__(
+        self, families: tuple[int, ...] = _FAMILIES, nft: NftCommand | None = None, place: Placement = WHOLE
+    ) -> None:
+        self.planner = Planner(families, place)
+        self._place = place
         self._families = families
         self._nft = nft if nft is not None else NftCommand()
-        self._kernel = Nfnetlink(names.TABLE)
+        self._kernel = Nfnetlink(place.table)
         self._known_generation: int | None = None
         self._to_make_anew: set[int] = set()
 
@@ -123,7 +127,8 @@ class NftablesBackend:
 
     def remove(self) -> bool:
         """Remove our tables of both families. Raises CommitError."""
-        text = "".join(delete_table_text(family) for family in _FAMILIES if self._kernel.table_exists(family))
+        there = [family for family in _FAMILIES if self._kernel.table_exists(family)]
+        text = "".join(delete_table_text(self._place.table, family) for family in there)
         if text:
             try:
                 self._nft.load(text)

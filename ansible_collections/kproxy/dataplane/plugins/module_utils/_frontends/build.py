@@ -252,7 +252,8 @@ def _source_ranges(service: Service, width: int, view: NodeView) -> tuple[tuple[
 
 def _loopback(built: BuiltPort, view: NodeView) -> str:
     """Return what the loopback address does for a NodePort (KEP-6032)."""
-    if not view.config.localhost_gate:
+    # Beside kube-proxy the loopback address stays its own: it may be listening there.
+    if not view.config.localhost_gate or view.config.canary is not None:
         return PASS
     if built.name.protocol != TCP or not view.config.serves_localhost(built.family):
         return REJECT

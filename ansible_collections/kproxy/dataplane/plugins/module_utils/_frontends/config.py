@@ -8,6 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.canary import (
+    Canary,
+    CanaryError,
+    parse_canary,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import (
     AddressError,
     Prefix,
@@ -42,6 +47,7 @@ class ProxyConfig:
 
     node_name tells local endpoints by exact comparison with nodeName. families: the address families to program.
     node_ips: addresses to use as primary while the API has not told the Node's own.
+    canary: the Services that are ours while kube-proxy serves the others; None for all.
     """
 
     node_name: str
@@ -58,6 +64,7 @@ class ProxyConfig:
     zone: str = ""
     pod_cidrs: tuple[Prefix, ...] = ()
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
+    canary: Canary | None = None
 
     @property
     def masquerade_mark(self) -> int:
@@ -120,7 +127,8 @@ class ProxyConfig:
 
         Keys: nodeName (or hostnameOverride), ipFamilies, detectLocalMode, clusterCIDR (comma-separated or a list),
         detectLocal.{bridgeInterface,interfaceNamePrefix}, nodePortAddresses, masqueradeAll, masqueradeBit
-        (also under nftables), bindAddress, nodeIPs, zone, podCIDRs, featureGates. Unknown keys are refused.
+        (also under nftables), bindAddress, nodeIPs, zone, podCIDRs, featureGates, and our own canary. Unknown keys are
+        refused.
         """
         return _read(values)
 
@@ -129,7 +137,7 @@ _KEYS = {
     "apiVersion", "kind", "mode",
     "nodeName", "hostnameOverride", "ipFamilies", "detectLocalMode", "clusterCIDR", "detectLocal",
     "nodePortAddresses", "masqueradeAll", "masqueradeBit", "nftables", "bindAddress", "nodeIPs", "zone", "podCIDRs",
-    "featureGates",
+    "featureGates", "canary",
 }  # fmt: skip
 
 
@@ -154,6 +162,10 @@ def _read(values: Mapping[str, Any]) -> ProxyConfig:
     gates = values.get("featureGates") or {}
     if not isinstance(gates, Mapping):
         raise ConfigError("featureGates must be a mapping of names to true or false")
+    try:
+        canary = parse_canary(values.get("canary"))
+    except CanaryError as error:
+        raise ConfigError(str(error)) from None
     return ProxyConfig(
         node_name=node_name,
         families=_families(values.get("ipFamilies")),
@@ -173,6 +185,7 @@ def _read(values: Mapping[str, Any]) -> ProxyConfig:
         zone=str(values.get("zone") or ""),
         pod_cidrs=_prefixes(values.get("podCIDRs"), "podCIDRs"),
         feature_gates={str(name): bool(on) for name, on in gates.items()},
+        canary=canary,
     )
 
 

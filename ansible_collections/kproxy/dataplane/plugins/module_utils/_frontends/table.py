@@ -64,13 +64,18 @@ class TableDelta(NamedTuple):
 
 
 class ServiceTable:
-    """Rows by frontend key. Planning a change costs as much as the services it touches."""
+    """Rows by frontend key. Planning a change costs as much as the services it touches.
+
+    With a canary the rows of Services that are not chosen are planned as well, for their claims: an address that
+    one of them has the better claim to is not ours. They are not in `frontends`, nor in `built`.
+    """
 
     def __init__(self, config: ProxyConfig) -> None:
         self.config = config
         self.store = Store(config.node_name)
         self.frontends: dict[FrontendKey, Frontend] = {}
         self.built: dict[ServiceKey, BuiltService] = {}
+        self._others: dict[ServiceKey, BuiltService] = {}
         self._claims: dict[FrontendKey, dict[ServiceKey, Frontend]] = {}
         self.view = self._view()
         self.rules: dict[int, NodeRules] = self._rules()
@@ -84,12 +89,12 @@ class ServiceTable:
             rules, view = self._rules(), self._view()
             rules_changed = rules != self.rules
             if view != self.view:
-                services = set(self.built) | touched.services
+                services = {*self.built, *self._others, *touched.services}
             self.rules, self.view = rules, view
         before: dict[FrontendKey, Frontend | None] = {}
         for key in services:
             self._replan(key, before)
-        unchanged = [key for key, row in before.items() if row is not None and self.frontends.get(key) == row]
+        unchanged = [key for key, row in before.items() if self.frontends.get(key) == row]
         for frontend_key in unchanged:
             del before[frontend_key]
         return TableDelta(before, rules_changed, frozenset(touched.udp_families), frozenset(services))
@@ -100,7 +105,11 @@ class ServiceTable:
         found = []
         for key, claims in self._claims.items():
             winner = self._winner(claims)
-            found += [Conflict(key, winner, loser) for loser in claims if loser != winner]
+            found += [
+                Conflict(key, winner, loser)
+                for loser in claims
+                if loser != winner and not (loser in self._others and winner in self._others)
+            ]
         return sorted(found)
 
     def leave_out(self, service: ServiceKey) -> None:
@@ -119,13 +128,12 @@ class ServiceTable:
         ]
 
     def _replan(self, service: ServiceKey, before: dict[FrontendKey, Frontend | None]) -> None:
-        known = self.built.get(service, NOTHING)
+        known = self.built.pop(service, None) or self._others.pop(service, NOTHING)
         obj = self.store.services.get(service)
         built = build_service(obj, self.store.slices_of(service), self.view) if obj is not None else NOTHING
-        if built.frontends or built.ports:
-            self.built[service] = built
-        else:
-            self.built.pop(service, None)
+        if obj is not None and (built.frontends or built.ports):
+            canary = self.config.canary
+            (self.built if canary is None or canary.chooses(obj) else self._others)[service] = built
         if known.frontends:
             wanted = {row.key for row in built.frontends}
             for row in known.frontends:
@@ -137,29 +145,43 @@ class ServiceTable:
     def _claim(self, row: Frontend, service: ServiceKey, before: dict[FrontendKey, Frontend | None]) -> None:
         key = row.key
         holder = self.frontends.get(key)
-        if holder is not None and key not in self._claims and holder.service_port[:2] != service:
-            self._claims[key] = {holder.service_port[:2]: holder}
         claims = self._claims.get(key)
-        if claims is not None:
-            claims[service] = row
-            row = claims[self._winner(claims)]
-        if row is not holder:
-            before.setdefault(key, holder)
-            self.frontends[key] = row
+        if claims is None:
+            if service not in self._others and (holder is None or holder.service_port[:2] == service):
+                if row is not holder:
+                    before.setdefault(key, holder)
+                    self.frontends[key] = row
+                return
+            claims = self._claims[key] = {} if holder is None else {holder.service_port[:2]: holder}
+        claims[service] = row
+        self._settle(key, claims, before)
 
     def _release(self, key: FrontendKey, service: ServiceKey, before: dict[FrontendKey, Frontend | None]) -> None:
         claims = self._claims.get(key)
-        holder = self.frontends[key]
         if claims is None:
-            before.setdefault(key, holder)
-            del self.frontends[key]
+            before.setdefault(key, self.frontends.pop(key))
             return
         del claims[service]
-        row = claims[self._winner(claims)]
-        if len(claims) == 1:
+        self._settle(key, claims, before)
+
+    def _settle(
+        self,
+        key: FrontendKey,
+        claims: dict[ServiceKey, Frontend],
+        before: dict[FrontendKey, Frontend | None],
+    ) -> None:
+        """Put the row whose claim holds in force; nobody's where it is none of ours."""
+        winner = self._winner(claims) if claims else None
+        row = None if winner is None or winner in self._others else claims[winner]
+        if not claims or (len(claims) == 1 and row is not None):
             del self._claims[key]
-        if row is not holder:
-            before.setdefault(key, holder)
+        holder = self.frontends.get(key)
+        if row is holder:
+            return
+        before.setdefault(key, holder)
+        if row is None:
+            del self.frontends[key]
+        else:
             self.frontends[key] = row
 
     def _winner(self, claims: dict[ServiceKey, Frontend]) -> ServiceKey:
@@ -195,7 +217,8 @@ class ServiceTable:
             family: NodeRules(
                 pod_detection(self.config, family, self._pod_cidrs()),
                 self.config.node_port_ranges(family, node.addresses if node is not None else ()),
-                tuple(sorted(prefix for prefix in cidrs if prefix.family == family)),
+                # What is unused here may be kube-proxy's: only who has all the Services may drop the rest of a range.
+                tuple(sorted(prefix for prefix in cidrs if prefix.family == family and self.config.canary is None)),
                 self.config.masquerade_all,
                 self.config.masquerade_mark,
             )

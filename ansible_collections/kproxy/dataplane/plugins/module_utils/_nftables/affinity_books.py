@@ -33,7 +33,8 @@ class Owned(NamedTuple):
 class AffinityBooks:
     """The owners, over the mirror and the chains that the planner keeps."""
 
-    def __init__(self, mirror: Mirror, chains: dict[int, set[str]]) -> None:
+    def __init__(self, table: str, mirror: Mirror, chains: dict[int, set[str]]) -> None:
+        self._table = table
         self._mirror = mirror
         self._chains = chains
         self._owners: dict[PortKey, Owned] = {}
@@ -72,7 +73,7 @@ class AffinityBooks:
 
     def _make(self, key: PortKey, owned: Owned, plan: Plan) -> None:
         family, made = key[0], _objects(key, owned)
-        plan.transaction.structure += ensure_text(family, made.sets, made.chains, {})
+        plan.transaction.structure += ensure_text(self._table, family, made.sets, made.chains, {})
         plan.restructured.add(family)
         self._chains[family].update(item.name for item in made.chains)
 
@@ -96,7 +97,7 @@ class AffinityBooks:
         kept = {item.name for item in _objects(key, wanted).everything} if wanted is not None else set()
         chains = [item.name for item in old.chains if item.name not in kept]
         declared = [item.name for item in old.sets if item.name not in kept]
-        plan.retired += delete_text(family, chains, declared)
+        plan.retired += delete_text(self._table, family, chains, declared)
         plan.restructured.add(family)
         self._chains[family].difference_update(chains)
         for name in declared:

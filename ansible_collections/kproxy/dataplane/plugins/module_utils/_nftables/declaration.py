@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import names
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import Prefix
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NAMES
 
@@ -64,10 +63,14 @@ def chain(name: str, *rules: str) -> Declaration:
 
 
 def ensure_text(
-    family: int, declared: list[Declaration], chains: list[Declaration], contents: dict[str, tuple[Prefix, ...]]
+    table_name: str,
+    family: int,
+    declared: list[Declaration],
+    chains: list[Declaration],
+    contents: dict[str, tuple[Prefix, ...]],
 ) -> str:
     """Return nft text that makes sets and chains be as declared, whatever their rules were before."""
-    table = "%s %s" % (WORDS[family].table, names.TABLE)
+    table = "%s %s" % (WORDS[family].table, table_name)
     lines = ["add table %s" % table]
     lines += [item.make.replace("{table}", table) for item in declared]
     lines += [item.make.replace("{table}", table) for item in chains]
@@ -80,9 +83,9 @@ def ensure_text(
     return "\n".join(lines) + "\n"
 
 
-def delete_text(family: int, chains: list[str], declared: list[str]) -> str:
+def delete_text(table_name: str, family: int, chains: list[str], declared: list[str]) -> str:
     """Return nft text that removes chains and sets which nothing else names any more."""
-    table = "%s %s" % (WORDS[family].table, names.TABLE)
+    table = "%s %s" % (WORDS[family].table, table_name)
     lines = ["flush chain %s %s" % (table, name) for name in chains]
     # A map may lead to the chains, and only rules can name a map: sets go between rules and chains.
     lines += ["delete set %s %s" % (table, name) for name in declared]
@@ -90,9 +93,9 @@ def delete_text(family: int, chains: list[str], declared: list[str]) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def delete_table_text(family: int) -> str:
-    """Return nft text that removes our table of a family, which must exist."""
-    return "delete table %s %s\n" % (WORDS[family].table, names.TABLE)
+def delete_table_text(table_name: str, family: int) -> str:
+    """Return nft text that removes a table of ours, which must exist."""
+    return "delete table %s %s\n" % (WORDS[family].table, table_name)
 
 
 def _disjoint(prefixes: tuple[Prefix, ...]) -> list[Prefix]:

@@ -11,7 +11,6 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.fronte
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import COMMENT_MAX_BYTES
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NAMES
 
-TABLE = "kproxy"
 #: Raised whenever a set's declaration changes: tables of another layout are made anew, not adopted.
 LAYOUT = 1
 

@@ -35,6 +35,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.mirror 
     Mirror,
     about_text,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import WHOLE, Placement
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import Plan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.slots import assign
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import (
@@ -52,8 +53,9 @@ _Claims = dict[SetName, set[Key]]
 class Planner:
     """Keeps the books of our tables: what is in the kernel, who needs which shared element, which chains there are."""
 
-    def __init__(self, families: Iterable[int]) -> None:
+    def __init__(self, families: Iterable[int], place: Placement = WHOLE) -> None:
         self.families = tuple(families)
+        self.place = place
         self.mirror = Mirror()
         self.about: dict[int, str] = dict.fromkeys(self.families, "")
         self._chains: dict[int, set[str]] = {family: set() for family in self.families}
@@ -62,7 +64,7 @@ class Planner:
             for family in self.families
         }
         self._needed: dict[SetName, dict[Key, int]] = {}
-        self._affinity = AffinityBooks(self.mirror, self._chains)
+        self._affinity = AffinityBooks(place.table, self.mirror, self._chains)
         self._rules: dict[int, NodeRules] = {}
 
     # ------------------------------------------------------------------ plans
@@ -83,7 +85,7 @@ class Planner:
             self._chains[family] = set(adopted.chains)
             self.about[family] = adopted.about
         # Owners first: what they own is part of the structure that is compared as a whole.
-        self._affinity = AffinityBooks(self.mirror, self._chains)
+        self._affinity = AffinityBooks(self.place.table, self.mirror, self._chains)
         self._affinity.adopt(table, plan)
         for family in self.families:
             self._plan_structure(family, found[family], plan)
@@ -129,7 +131,7 @@ class Planner:
         """Return a digest of the text that the structure of a family is made from, chains per count left out."""
         digest = hashlib.sha256(self._base_text(family).encode())
         for owned in self._affinity.objects(family):
-            digest.update(ensure_text(family, owned.sets, owned.chains, {}).encode())
+            digest.update(ensure_text(self.place.table, family, owned.sets, owned.chains, {}).encode())
         return digest.hexdigest()
 
     def record_about(self, family: int, digest: str, transaction: Transaction) -> None:
@@ -148,8 +150,8 @@ class Planner:
     def _plan_structure(self, family: int, found: FoundTable, plan: Plan) -> None:
         if found.exists and found.about == about_text(self.fingerprint(family), found.digest):
             return
-        text = delete_table_text(family) if found.exists and not _same_layout(found) else ""
-        declared, chains = structure.sets(family), structure.base_chains(family, self._rules[family])
+        text = delete_table_text(self.place.table, family) if found.exists and not _same_layout(found) else ""
+        declared, chains = structure.sets(family), structure.base_chains(family, self._rules[family], self.place)
         for owned in self._affinity.objects(family):
             declared, chains = declared + owned.sets, chains + owned.chains
         known = {item.name for item in chains}
@@ -157,11 +159,12 @@ class Planner:
             if structure.is_pick_chain(name):
                 chains += [item for item in structure.pick_chains(family, name) if item.name not in known]
                 known.update(item.name for item in chains)
-        text += ensure_text(family, declared, chains, structure.interval_elements(self._rules[family]))
+        contents = structure.interval_elements(self._rules[family])
+        text += ensure_text(self.place.table, family, declared, chains, contents)
         # Chains and sets of Services that lost their affinity, or that somebody else put into our table.
         wanted = {item.name for item in declared}
         strange_sets = sorted(found.sets - wanted) if _same_layout(found) else []
-        plan.retired += delete_text(family, sorted(self._chains[family] - known), strange_sets)
+        plan.retired += delete_text(self.place.table, family, sorted(self._chains[family] - known), strange_sets)
         self._chains[family] = known
         plan.transaction.structure += text
         plan.restructured.add(family)
@@ -172,9 +175,9 @@ class Planner:
             rules = table.rules[family]
             if rules != self._rules.get(family):
                 self._rules[family] = rules
-                chains = structure.base_chains(family, rules)
+                chains = structure.base_chains(family, rules, self.place)
                 contents = structure.interval_elements(rules)
-                plan.transaction.structure += ensure_text(family, [], chains, contents)
+                plan.transaction.structure += ensure_text(self.place.table, family, [], chains, contents)
                 plan.restructured.add(family)
 
     def _need_chain(self, family: int, name: str, plan: Plan) -> None:
@@ -183,14 +186,15 @@ class Planner:
         declared = [item for item in structure.pick_chains(family, name) if item.name not in self._chains[family]]
         # A chain must exist before a rule can name it: the pick chain comes first.
         declared.reverse()
-        plan.transaction.structure += ensure_text(family, [], declared, {})
+        plan.transaction.structure += ensure_text(self.place.table, family, [], declared, {})
         plan.restructured.add(family)
         self._chains[family].update(item.name for item in declared)
 
     def _base_text(self, family: int) -> str:
         rules = self._rules[family]
+        chains = structure.base_chains(family, rules, self.place)
         return ensure_text(
-            family, structure.sets(family), structure.base_chains(family, rules), structure.interval_elements(rules)
+            self.place.table, family, structure.sets(family), chains, structure.interval_elements(rules)
         )
 
     # ------------------------------------------------------------------ rows

@@ -23,6 +23,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.declara
     typeof,
     verdict_map,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import Placement
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import Prefix
 
 _PICK_CHAIN = re.compile(
@@ -31,10 +32,10 @@ _PICK_CHAIN = re.compile(
 )
 
 
-# Hook priorities. NAT sits where kube-proxy's does; source ranges are checked before it, on the address dialled; pins
+# Hook priorities beside those of a placement: source ranges are checked before any NAT, on the address dialled; pins
 # are learned just before the source address may change.
-DSTNAT = -100
-SRCNAT = 100
+SOURCE_CHECK = -110
+LEARN = 99
 
 
 def sets(family: int) -> list[Declaration]:
@@ -81,7 +82,7 @@ def sets(family: int) -> list[Declaration]:
     return found
 
 
-def base_chains(family: int, rules: NodeRules) -> list[Declaration]:
+def base_chains(family: int, rules: NodeRules, place: Placement) -> list[Declaration]:
     """Return the chains that every table has; they depend on the node's settings, never on Services."""
     words = WORDS[family]
     address = "%s daddr . meta l4proto . th dport" % words.header
@@ -95,11 +96,14 @@ def base_chains(family: int, rules: NodeRules) -> list[Declaration]:
     dialled = "ct original %s daddr . " % words.header
     learn = [translated % (protocol, dialled, names.LEARN_AFFINITY) for protocol in PROTOCOLS]
     learn += [translated % (protocol, "", names.NODE_PORT + names.LEARN_AFFINITY) for protocol in PROTOCOLS]
+    # A connection that NAT leaves alone may be translated by somebody else's.
+    refusals = ["jump refused-services", "jump refused-node-ports"] if place.refuses_first else []
+    translate = ["jump dispatch", *refusals]
     return [
-        base_chain("source-check-prerouting", "filter", "prerouting", DSTNAT - 10, ["ct state new jump source-check"]),
-        base_chain("source-check-output", "filter", "output", DSTNAT - 10, ["ct state new jump source-check"]),
-        base_chain("nat-prerouting", "nat", "prerouting", DSTNAT, ["jump dispatch"]),
-        base_chain("nat-output", "nat", "output", DSTNAT, ["jump dispatch"]),
+        base_chain("source-check-prerouting", "filter", "prerouting", SOURCE_CHECK, ["ct state new jump source-check"]),
+        base_chain("source-check-output", "filter", "output", SOURCE_CHECK, ["ct state new jump source-check"]),
+        base_chain("nat-prerouting", "nat", "prerouting", place.dstnat, translate),
+        base_chain("nat-output", "nat", "output", place.dstnat, translate),
         base_chain(
             "filter-input",
             "filter",
@@ -121,12 +125,12 @@ def base_chains(family: int, rules: NodeRules) -> list[Declaration]:
             0,
             ["ct state new jump refused-services", "ct state new jump undefined-addresses"],
         ),
-        base_chain("learn-postrouting", "filter", "postrouting", SRCNAT - 1, learn),
+        base_chain("learn-postrouting", "filter", "postrouting", LEARN, learn),
         base_chain(
             "nat-postrouting",
             "nat",
             "postrouting",
-            SRCNAT,
+            place.srcnat,
             [
                 "meta mark & 0x%08x == 0x%08x meta mark set meta mark ^ 0x%08x masquerade fully-random"
                 % (mark, mark, mark),

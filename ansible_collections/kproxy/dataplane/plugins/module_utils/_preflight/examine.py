@@ -13,7 +13,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.node_f
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.own_translation import socket_translation
 
 # The dataplane's own tables; their chains never count as somebody else's.
-OWN_TABLES = frozenset({"kproxy"})
+OWN_TABLES = frozenset({"kproxy", "kproxy-canary"})
 
 _MEANING = {
     "forward": "Service traffic to pods on other machines or in other namespaces is lost there",

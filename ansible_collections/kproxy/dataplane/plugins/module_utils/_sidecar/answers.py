@@ -100,6 +100,8 @@ class Answers:
             "version": self._about.version,
             "node": settings.node_name,
             "mode": settings.mode,
+            # Which Services are ours while kube-proxy serves the others; None for all.
+            "canary": None if self._table.config.canary is None else str(self._table.config.canary),
             "source": settings.source,
             "startedAt": self._about.started_at,
             "inStep": loop.started and not loop.failing,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +21,11 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.ruleset_watch import RulesetWatch
-from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import names
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import (
+    CANARY,
+    WHOLE,
+    placement,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import CommitFailed, Facts, Outcome
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.facts import FactsTracker
@@ -59,15 +64,17 @@ class EngineDataplane:
             ebpf: the eBPF backend's options; None is the nftables backend.
         """
         self._generation = generation
-        self._kernel = Nfnetlink(names.TABLE)
+        self._place = placement(config.canary is not None)
+        self._kernel = Nfnetlink(self._place.table)
         self._nft = AnnouncedNft(self._kernel.generation)
         self._backend: NftablesBackend | EbpfBackend
         if ebpf is None:
-            self._backend = NftablesBackend(config.families, self._nft)
+            self._backend = NftablesBackend(config.families, self._nft, self._place)
         else:
             self._backend = EbpfBackend(config.families, ebpf, self._nft)
             EbpfUpkeep(self._backend).start()
         self._engine = Engine(config, self._backend)
+        self._canary_left = self._place == WHOLE
         self._left_at = 0
         self._tracker = FactsTracker(self._engine.table)
         self._tracker_complete = False
@@ -83,7 +90,7 @@ class EngineDataplane:
         Called after the first commit: while somebody listens, the kernel makes a message for every element written,
         which costs a large first commit a third of its time.
         """
-        watch = RulesetWatch(names.TABLE, (self._backend.port,))
+        watch = RulesetWatch(self._place.table, (self._backend.port,))
         self._nft.watch = watch
         return watch, self._kernel.generation() != self._left_at
 
@@ -115,6 +122,18 @@ class EngineDataplane:
         """Return what the backend cannot do here, one sentence each."""
         return () if isinstance(self._backend, NftablesBackend) else tuple(self._backend.problems)
 
+    def _retire_canary(self) -> None:
+        """After the first commit that serves all Services, remove the tables of an earlier canary."""
+        if not self._canary_left:
+            return
+        self._canary_left = False
+        try:
+            with contextlib.closing(NftablesBackend(place=CANARY, nft=self._nft)) as former:
+                if former.remove():
+                    LOG.info("all Services are ours now: the tables of the canary are removed")
+        except (CommitError, KernelError) as error:
+            LOG.warning("the tables of the canary stay: %s", error)
+
     def _run(self, work: Callable[[], SyncResult]) -> Outcome:
         try:
             result = work()
@@ -128,6 +147,7 @@ class EngineDataplane:
             LOG.exception("unexpected failure while planning or committing")
             self._tracker_complete = False
             raise CommitFailed(f"unexpected {type(error).__name__}: {error}") from error
+        self._retire_canary()
         if self._nft.watch is None:
             self._left_at = self._kernel.generation()
         if self._tracker_complete:

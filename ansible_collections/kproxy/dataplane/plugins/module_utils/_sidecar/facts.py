@@ -141,7 +141,8 @@ def local_ready_addresses(slices: Iterable[EndpointSlice], node_name: str) -> Ma
 
 def _health_checks(table: ServiceTable, key: ServiceKey) -> Iterable[HealthCheck]:
     service = table.store.services[key]
-    if not service.health_check_node_port:
+    # A kube-proxy that still runs here has opened the health check ports of all Services, and answers the same.
+    if not service.health_check_node_port or table.config.canary is not None:
         return
     ready = local_ready_addresses(table.store.slices_of(key), table.config.node_name)
     for family in sorted({4 if len(ip) == 4 else 6 for ip in service.cluster_ips} & set(table.config.families)):

@@ -22,6 +22,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.rule_counters import packets_by_protocol
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import names
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import WHOLE
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NAMES
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.localhost_relay import RelayCounters
 
@@ -76,7 +77,7 @@ class LocalhostCollector(Collector):
 
 def rejected_packets() -> Packets:
     """Read the counters of the tables in this network namespace. Raises KernelError."""
-    with Nfnetlink(names.TABLE) as kernel:
+    with Nfnetlink(WHOLE.table) as kernel:
         return {
             (family, protocol): count
             for family in (4, 6)

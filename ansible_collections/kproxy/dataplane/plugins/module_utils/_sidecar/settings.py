@@ -19,12 +19,16 @@ from typing import Any, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import capacity, maglev
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.maglev import ALGORITHMS, RANDOM
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.canary import CanaryError, parse_canary
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 MODES = ("nftables", "ebpf")
 # kube-proxy's modes that a configuration carried over may name; the reason to be here is to replace them.
 _REPLACED_MODES = ("iptables", "ipvs")
 DEFAULT_SYNC_PERIOD = 30.0
+# Where kube-proxy listens, and where we do beside one: with a canary both run on the node.
+_HEALTHZ, _METRICS = "0.0.0.0:10256", "127.0.0.1:10249"
+_CANARY_HEALTHZ, _CANARY_METRICS = "0.0.0.0:10356", "127.0.0.1:10349"
 # Instead of an address: no endpoint at all. Empty means the default, as in KubeProxyConfiguration.
 OFF = "off"
 
@@ -144,10 +148,13 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
     kubeconfig = client.text("kubeconfig", "")
     if source == "api" and not kubeconfig:
         client.problem("kubeconfig", "is missing; it names the file with the API servers and the credentials")
+    canary = _canary(own, given_mode)
     proxy = {key: document[key] for key in _PROXY_KEYS if document.get(key) is not None}
     for key in ("masqueradeAll", "masqueradeBit"):
         if rules.values.get(key) is not None:
             proxy[key] = rules.values[key]
+    if canary is not None:
+        proxy["canary"] = canary
     names = (own.text("nodeName", ""), reader.text("hostnameOverride", ""), socket.gethostname().lower())
     settings = Settings(
         proxy=proxy,
@@ -155,8 +162,8 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
         mode=given_mode if given_mode in MODES else "nftables",
         source=source,
         kubeconfig=kubeconfig,
-        healthz=reader.bind("healthzBindAddress", "0.0.0.0:10256"),
-        metrics=reader.bind("metricsBindAddress", "127.0.0.1:10249"),
+        healthz=reader.bind("healthzBindAddress", _HEALTHZ if canary is None else _CANARY_HEALTHZ),
+        metrics=reader.bind("metricsBindAddress", _METRICS if canary is None else _CANARY_METRICS),
         bind_hard_fail=reader.boolean("bindAddressHardFail", False),
         sync_period=rules.duration("syncPeriod", 0.0) or DEFAULT_SYNC_PERIOD,
         min_sync_period=rules.duration("minSyncPeriod", 0.0),
@@ -210,6 +217,22 @@ def parse_bind_address(value: str) -> BindAddress:
     raise ValueError(f"is {value!r}, but must be ADDRESS:PORT, e.g. 127.0.0.1:10249 or [::]:10256, or {OFF}")
 
 
+def _canary(own: _Reader, mode: str) -> Mapping[str, Any] | None:
+    """Return the choice of Services as it was given, once it can be used."""
+    value = own.get("canary")
+    try:
+        canary = parse_canary(value)
+    except CanaryError as error:
+        own.problem(*str(error).split(" ", 1))
+        return None
+    if canary is not None and mode == "ebpf":
+        own.problem(
+            "canary",
+            "needs mode nftables; with ebpf all Services of a node are ours",
+        )
+    return None if canary is None else dict(value)
+
+
 def _decode(path: str, text: str) -> Any:
     try:
         return json.loads(text)
@@ -248,7 +271,7 @@ class _Reader:
         return section
 
     def text(self, key: str, default: str) -> str:
-        value = self._get(key)
+        value = self.get(key)
         if value is not None and not isinstance(value, str):
             self.problem(key, f"is {value!r}, but must be text")
             return default
@@ -261,14 +284,14 @@ class _Reader:
         return value
 
     def boolean(self, key: str, default: bool) -> bool:
-        value = self._get(key)
+        value = self.get(key)
         if value is not None and not isinstance(value, bool):
             self.problem(key, f"is {value!r}, but must be true or false")
             return default
         return default if value is None else value
 
     def integer(self, key: str, default: int, minimum: int, maximum: int) -> int:
-        value = self._get(key)
+        value = self.get(key)
         if value is None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
@@ -277,7 +300,7 @@ class _Reader:
         return value
 
     def one_of(self, key: str, default: int, choices: tuple[int, ...]) -> int:
-        value = self._get(key)
+        value = self.get(key)
         if value is None:
             return default
         if isinstance(value, bool) or value not in choices:
@@ -286,7 +309,7 @@ class _Reader:
         return int(value)
 
     def duration(self, key: str, default: float, minimum: float = 0.0) -> float:
-        value = self._get(key)
+        value = self.get(key)
         if value is None:
             return default
         try:
@@ -319,6 +342,6 @@ class _Reader:
             if section.prefix == f"{self.prefix}kproxy.":
                 section.known()
 
-    def _get(self, key: str) -> Any:
+    def get(self, key: str) -> Any:
         self.used.add(key)
         return self.values.get(key)

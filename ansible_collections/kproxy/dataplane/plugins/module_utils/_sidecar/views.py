@@ -59,6 +59,9 @@ def show(table: ServiceTable, namespace: str, service: str) -> Render:
     known = table.store.services.get(key)
     if known is None:
         raise QuestionError(f"Service {namespace}/{service} is not known here; kproxyctl services lists those that are")
+    canary = table.config.canary
+    if canary is not None and not canary.chooses(known):
+        raise QuestionError(f"Service {namespace}/{service} is kube-proxy's on this node; ours are {canary}")
     rows = table.frontends_of(key)
     slices = table.store.slices_of(key)
     waiting = [str(conflict) for conflict in table.conflicts if conflict.loser == key]

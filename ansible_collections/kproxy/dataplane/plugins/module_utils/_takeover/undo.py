@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import CANARY, WHOLE
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ledger import Capture
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ownership import IPVS_INTERFACE
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.removal import Removal, restoration
@@ -88,7 +89,8 @@ def script(saved: Saved, units: Iterable[str], node_name: str, kubelet_kubeconfi
         parts.append(_here("nft -f -", saved.nft_dump))
     parts += _iptables(saved)
     parts += _ipvs(saved)
-    parts += [f"nft delete table {family} kproxy 2>/dev/null\n" for family in ("ip", "ip6")]
+    for place in (CANARY, WHOLE):
+        parts += [f"nft delete table {family} {place.table} 2>/dev/null\n" for family in ("ip", "ip6")]
     if node_name and kubelet_kubeconfig:
         config, node = shlex.quote(kubelet_kubeconfig), shlex.quote(node_name)
         parts.append(

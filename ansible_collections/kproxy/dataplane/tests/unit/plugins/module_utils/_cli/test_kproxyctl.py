@@ -118,7 +118,7 @@ def test_show_falls_back_to_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def nft(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        found = command[-2] == "ip"
+        found = command[-2:] == ["ip", "kproxy"]
         return subprocess.CompletedProcess(command, 0 if found else 1, "table ip kproxy {}\n" if found else "", "")
 
     monkeypatch.setattr(subprocess, "run", nft)

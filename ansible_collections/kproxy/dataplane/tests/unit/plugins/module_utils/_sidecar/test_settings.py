@@ -197,3 +197,25 @@ def test_ebpf_defaults() -> None:
 def test_bad_ebpf_options_are_named(key: str, value: object, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         from_mapping({"kproxy": {**MANIFESTS["kproxy"], key: value}}, {})
+
+
+def test_beside_kube_proxy_we_listen_elsewhere() -> None:
+    settings = from_mapping({"kproxy": {**MANIFESTS["kproxy"], "canary": {"selector": "app=web"}}}, {})
+    assert settings.healthz == BindAddress(4, "0.0.0.0", 10356)
+    assert settings.metrics == BindAddress(4, "127.0.0.1", 10349)
+    assert str(ProxyConfig.from_mapping({**settings.proxy, "nodeName": "n1"}).canary) == "selector app=web"
+
+
+@pytest.mark.parametrize(
+    ("canary", "mode", "problem"),
+    [
+        ({}, "nftables", "kproxy.canary chooses no Service: give it selector or namespaces or services"),
+        ({"selector": "app in"}, "nftables", "kproxy.canary.selector: 'app in' is no label selector; examples: "),
+        ({"services": ["web"]}, "nftables", "kproxy.canary.services: 'web' is not NAMESPACE/NAME of a Service"),
+        ({"services": ["shop/web"]}, "ebpf", "kproxy.canary needs mode nftables; with ebpf all Services"),
+    ],
+)  # fmt: skip
+def test_a_canary_that_cannot_be_is_refused(canary: Any, mode: str, problem: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        from_mapping({"mode": mode, "kproxy": {**MANIFESTS["kproxy"], "canary": canary}}, {})
+    assert caught.value.problems[0].startswith(problem)
