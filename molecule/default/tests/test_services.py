@@ -59,10 +59,11 @@ def services() -> Iterator[dict[str, Any]]:
 
 
 def cluster_frontends() -> Iterator[Frontend]:
-    """Yield what pods and nodes dial: ClusterIPs and load balancer addresses; both lead to every pod from inside."""
+    """Yield what pods and nodes dial: ClusterIPs, external and load balancer addresses; all lead to every pod."""
     for service in services():
         ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress", [])
-        for address in [*service["spec"]["clusterIPs"], *(entry["ip"] for entry in ingress)]:
+        external = service["spec"].get("externalIPs", [])
+        for address in [*service["spec"]["clusterIPs"], *external, *(entry["ip"] for entry in ingress)]:
             family = "IPv6" if ":" in address else "IPv4"
             for port in service["spec"]["ports"]:
                 yield Frontend(
