@@ -7,6 +7,7 @@ its initiate tag, since translation may change addresses and ports (RFC 9260, se
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import socket
 import struct
@@ -96,12 +97,7 @@ class SctpInit:
         self._port = port
 
     def send(self) -> None:
-        try:
-            self.socket.send(sctp_init(self.source[1], self._port, self.tag))
-        except PermissionError:
-            pass
-        except OSError as error:
-            self.error = error.errno or 0
+        self.error = _send(self.socket, sctp_init(self.source[1], self._port, self.tag))
 
     def receive(self) -> None:
         try:
@@ -129,12 +125,7 @@ class IcmpEcho:
         if not self._v6:
             # The kernel fills in the checksum of ICMPv6 only.
             message = message[:2] + struct.pack("!H", _internet_checksum(message)) + message[4:]
-        try:
-            self.socket.send(message)
-        except PermissionError:
-            pass
-        except OSError as error:
-            self.error = error.errno or 0
+        self.error = _send(self.socket, message)
 
     def receive(self) -> None:
         try:
@@ -147,6 +138,18 @@ class IcmpEcho:
         message = packet if self._v6 else packet[(packet[0] & 15) * 4 :]
         if message[0] == (129 if self._v6 else 0) and message[8:] == self._payload:
             self.answered = True
+
+
+def _send(sock: socket.socket, message: bytes) -> int:
+    """Send, and return the error that the client saw; what is filtered on its way out shows in the receive only.
+
+    A packet filter's verdict comes back as EPERM, that of a packet program on the device as ENOBUFS.
+    """
+    try:
+        sock.send(message)
+    except OSError as error:
+        return 0 if error.errno in (errno.EPERM, errno.ENOBUFS) else error.errno or 0
+    return 0
 
 
 def _internet_checksum(data: bytes) -> int:

@@ -71,7 +71,7 @@ def parse_service(manifest: Mapping[str, Any], metadata: Mapping[str, Any], name
     created = fields.text(metadata, "creationTimestamp", "metadata.creationTimestamp")
     if not proxied:
         return Service(namespace, name, False, (), (), (), (), False, False, 0, 0, (), created, labels, ())
-    cluster_ips = _cluster_ips(spec, cluster_ip)
+    cluster_ips = _cluster_ips(spec, cluster_ip, notes)
     families = {len(packed) for packed in cluster_ips}
     internal = fields.choice(spec, "internalTrafficPolicy", "spec.internalTrafficPolicy", ("Cluster", "Local"))
     external = fields.choice(spec, "externalTrafficPolicy", "spec.externalTrafficPolicy", ("Cluster", "Local"))
@@ -100,14 +100,25 @@ def parse_service(manifest: Mapping[str, Any], metadata: Mapping[str, Any], name
     )
 
 
-def _cluster_ips(spec: Mapping[str, Any], cluster_ip: str) -> tuple[bytes, ...]:
+def _cluster_ips(spec: Mapping[str, Any], cluster_ip: str, notes: list[str]) -> tuple[bytes, ...]:
+    """Return the cluster IPs, at most one per family: clusterIPs[i] is the address of family ipFamilies[i].
+
+    Without ipFamilies only clusterIP counts, with its own family; without clusterIPs it stands for them. Source:
+    pkg/proxy/util/utils.go GetClusterIPByFamily.
+    """
     texts = fields.sequence(spec, "clusterIPs", "spec.clusterIPs") or [cluster_ip]
+    families = fields.sequence(spec, "ipFamilies", "spec.ipFamilies")
+    if not families:
+        notes += ["clusterIPs: %s is left out: ipFamilies does not name its family" % shown(text) for text in texts[1:]]
+        texts = [cluster_ip]
     packed: list[bytes] = []
-    for text in texts:
+    for index, text in enumerate(texts):
         address = parse_address(text)
         if is_special(address):
             raise fields.FieldError("spec.clusterIP: %s is no address that clients could dial" % text)
-        if len(address) not in {len(other) for other in packed}:
+        if families and (index >= len(families) or families[index] != ("IPv4" if len(address) == 4 else "IPv6")):
+            notes.append("clusterIPs: %s is left out: ipFamilies does not name its family in this place" % text)
+        elif len(address) not in {len(other) for other in packed}:
             packed.append(address)
     return tuple(packed)
 

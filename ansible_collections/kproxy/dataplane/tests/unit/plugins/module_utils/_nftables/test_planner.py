@@ -94,7 +94,12 @@ WORLDS = [
     (
         "dual stack",
         [
-            service(clusterIP="10.96.0.5", clusterIPs=["10.96.0.5", "fd00:10:96::5"], sessionAffinity="ClientIP"),
+            service(
+                clusterIP="10.96.0.5",
+                clusterIPs=["10.96.0.5", "fd00:10:96::5"],
+                ipFamilies=["IPv4", "IPv6"],
+                sessionAffinity="ClientIP",
+            ),
             endpoints("10.244.1.5"),
             endpoints("fd00:10:244:1::5", name="web-6"),
         ],

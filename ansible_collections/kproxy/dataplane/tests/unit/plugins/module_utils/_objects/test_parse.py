@@ -127,6 +127,24 @@ def test_values_of_a_family_that_the_service_lacks_are_left_out_and_noted() -> N
     assert max(map(len, obj.notes)) < 200
 
 
+@pytest.mark.parametrize(
+    ("spec", "cluster_ips", "notes"),
+    [
+        ({"clusterIPs": ["10.96.0.5", "fd00::5"], "ipFamilies": ["IPv4", "IPv6"]}, ["10.96.0.5", "fd00::5"], 0),
+        ({"clusterIPs": ["fd00::5", "10.96.0.5"], "ipFamilies": ["IPv6", "IPv4"]}, ["fd00::5", "10.96.0.5"], 0),
+        ({"ipFamilies": ["IPv4"]}, ["10.96.0.5"], 0),
+        ({"clusterIPs": ["10.96.0.5", "fd00::5"], "ipFamilies": ["IPv4"]}, ["10.96.0.5"], 1),
+        ({"clusterIPs": ["10.96.0.5", "fd00::5"]}, ["10.96.0.5"], 1),
+        ({"clusterIP": "fd00::5", "clusterIPs": ["fd00::5", "10.96.0.5"]}, ["fd00::5"], 1),
+        ({"clusterIPs": ["10.96.0.5", "fd00::5"], "ipFamilies": ["IPv6", "IPv4"]}, [], 2),
+    ],
+)
+def test_families_say_which_cluster_ips_count(spec: dict[str, Any], cluster_ips: list[str], notes: int) -> None:
+    obj = parsed_service(spec)
+    assert [format_address(ip) for ip in obj.cluster_ips] == cluster_ips
+    assert len(obj.notes) == notes
+
+
 def test_addresses_of_no_one_place_are_left_out_and_noted() -> None:
     obj = parsed_service({"externalIPs": ["0.0.0.0", "127.0.0.1", "255.255.255.255", "224.0.0.1", "198.51.100.61"]})
     assert [format_address(ip) for ip in obj.external_ips] == ["198.51.100.61"]
