@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
@@ -116,6 +116,8 @@ class BuiltService(NamedTuple):
 
 
 NOTHING = BuiltService((), ())
+#: Makes a named tuple from a tuple. The constructor by fields takes three times as long, several times per Service.
+_make = tuple.__new__
 _NONE_SERVING: frozenset[tuple[bytes, int]] = frozenset()
 
 
@@ -130,10 +132,18 @@ def build_service(service: Service, slices: Sequence[EndpointSlice], view: NodeV
         if family not in view.config.families:
             continue
         of_family = [piece for piece in slices if piece.family == family]
+        masquerade = view.internal_masquerade(family)
         for port in service.ports:
             built = _build_port(service, port, family, candidates(port, of_family), view)
             ports.append(built)
-            _add_rows(frontends, service, port, cluster_ip, built, view)
+            key = _make(FrontendKey, (family, cluster_ip, port.protocol, port.port))
+            cluster_ip_row = _row(service, built, key, CLUSTER_IP, _internal_targets(built, masquerade))
+            frontends[key] = cluster_ip_row
+            if port.node_port or service.external_ips or service.load_balancer_ips:
+                for row in _external_rows(service, port, len(cluster_ip), built, view):
+                    frontends[row.key] = row
+                # An address of the Service that is its cluster IP as well stays that.
+                frontends[key] = cluster_ip_row
     return BuiltService(tuple(frontends.values()), tuple(ports))
 
 
@@ -141,88 +151,70 @@ def _build_port(service: Service, port: ServicePort, family: int, found: Candida
     serving = _NONE_SERVING
     if port.protocol == UDP:
         serving = frozenset(key for key, entry in found.items() if entry.serving)
-    return BuiltPort(
-        ServicePortName(service.namespace, service.name, port.name, port.protocol),
-        family,
-        categorize(found, view.config.node_name, view.zone),
-        serving,
-        service.internal_local,
-        # The external policy means nothing while the Service cannot be reached from outside, and it governs
-        # externalIPs of a ClusterIP Service too (pkg/api/v1/service/util.go ExternallyAccessible).
-        service.external_local and bool(port.node_port or service.external_ips or service.load_balancer_ips),
+    name = _make(ServicePortName, (service.namespace, service.name, port.name, port.protocol))
+    sets = categorize(found, view.config.node_name, view.zone)
+    # The external policy means nothing while the Service cannot be reached from outside, and it governs
+    # externalIPs of a ClusterIP Service too (pkg/api/v1/service/util.go ExternallyAccessible).
+    external_local = service.external_local and bool(
+        port.node_port or service.external_ips or service.load_balancer_ips
+    )
+    return _make(BuiltPort, (name, family, sets, serving, service.internal_local, external_local))
+
+
+def _row(
+    service: Service,
+    built: BuiltPort,
+    key: FrontendKey,
+    kind: str,
+    targets: _Targets,
+    source_ranges: tuple[tuple[bytes, bytes], ...] | None = None,
+    loopback: str = PASS,
+) -> Frontend:
+    outsiders, pods, node, uses_cluster, uses_local = targets
+    cluster = built.sets.cluster if uses_cluster else ()
+    local = built.sets.local if uses_local else ()
+    own = _node_endpoints(cluster, local) if built.sets.local else ()
+    affinity = service.affinity_seconds
+    return _make(
+        Frontend,
+        (key, kind, built.name, cluster, local, own, outsiders, pods, node, source_ranges, affinity, loopback),
     )
 
 
-def _add_rows(
-    frontends: dict[FrontendKey, Frontend],
-    service: Service,
-    port: ServicePort,
-    cluster_ip: bytes,
-    built: BuiltPort,
-    view: NodeView,
-) -> None:
-    family, sets, width = built.family, built.sets, len(cluster_ip)
-    # What the Cluster policy uses of this node is in the Local policy's set, too.
-    own = tuple([endpoint for endpoint in sets.cluster if endpoint.local]) if sets.local else ()
-
-    def add(
-        ip: bytes,
-        number: int,
-        kind: str,
-        targets: _Targets,
-        source_ranges: tuple[tuple[bytes, bytes], ...] | None = None,
-        loopback: str = PASS,
-    ) -> None:
-        key = FrontendKey(family, ip, port.protocol, number)
-        outsiders, pods, node, uses_cluster, uses_local = targets
-        cluster = sets.cluster if uses_cluster else ()
-        local = sets.local if uses_local else ()
-        frontends[key] = Frontend(
-            key,
-            kind,
-            built.name,
-            cluster,
-            local,
-            _node_endpoints(own if uses_cluster else (), local),
-            outsiders,
-            pods,
-            node,
-            source_ranges,
-            service.affinity_seconds,
-            loopback,
-        )
-
-    add(cluster_ip, port.port, CLUSTER_IP, _internal_targets(built, view))
-    if not (port.node_port or service.external_ips or service.load_balancer_ips):
-        return
-    external = _external_targets(built)
-    cluster_ip_row = frontends[FrontendKey(family, cluster_ip, port.protocol, port.port)]
+def _external_rows(
+    service: Service, port: ServicePort, width: int, built: BuiltPort, view: NodeView
+) -> Iterator[Frontend]:
+    """Yield the rows by which a service port can be reached from outside; width: bytes of an address of the family."""
+    family, targets = built.family, _external_targets(built)
     for ip in service.external_ips:
         if len(ip) == width:
-            add(ip, port.port, EXTERNAL_IP, external)
+            key = FrontendKey(family, ip, port.protocol, port.port)
+            yield _row(service, built, key, EXTERNAL_IP, targets)
     # A load-balancer address that is an external IP as well is the former: it is subject to the source ranges.
     ranges = _source_ranges(service, width, view)
     for ip in service.load_balancer_ips:
         if len(ip) == width:
-            add(ip, port.port, LOAD_BALANCER, external, ranges)
-    # An address of the Service that is its cluster IP as well stays that.
-    frontends[cluster_ip_row.key] = cluster_ip_row
+            key = FrontendKey(family, ip, port.protocol, port.port)
+            yield _row(service, built, key, LOAD_BALANCER, targets, ranges)
     if port.node_port:
-        add(b"", port.node_port, NODE_PORT, external, loopback=_loopback(built, view))
+        key = FrontendKey(family, b"", port.protocol, port.node_port)
+        yield _row(service, built, key, NODE_PORT, targets, loopback=_loopback(built, view))
 
 
-def _node_endpoints(own: tuple[Endpoint, ...], local: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+def _node_endpoints(cluster: tuple[Endpoint, ...], local: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+    """Return the endpoints of this node among those in use."""
+    own = tuple([endpoint for endpoint in cluster if endpoint.local])
     if not local or own == local:
         return own
-    return tuple(sorted(set(own) | set(local)))
+    return tuple(sorted({*own, *local}))
 
 
-def _internal_targets(built: BuiltPort, view: NodeView) -> _Targets:
+def _internal_targets(built: BuiltPort, masquerade: str) -> _Targets:
     """Return the targets of a cluster IP."""
     sets = built.sets
     if not (sets.local if built.internal_local else sets.cluster):
         return _ELSEWHERE if built.internal_local and sets.exists else _NOBODY
-    return _INTERNAL[built.internal_local, view.internal_masquerade(built.family)]
+    return _INTERNAL[built.internal_local, masquerade]
 
 
 def _external_targets(built: BuiltPort) -> _Targets:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
@@ -20,10 +21,11 @@ ServiceKey = tuple[str, str]
 class Touched(NamedTuple):
     """What a batch of changes reaches.
 
-    services: those to plan again. udp_families: families in which a slice with a UDP port changed.
+    services: those to plan again, in order of arrival: objects that came together lie together in memory.
+    udp_families: families in which a slice with a UDP port changed.
     """
 
-    services: set[ServiceKey]
+    services: dict[ServiceKey, None]
     udp_families: set[int]
     node: bool
     service_cidrs: bool
@@ -37,19 +39,17 @@ class Store:
         self.services: dict[ServiceKey, Service] = {}
         self.node: Node | None = None
         self.service_cidrs: dict[str, ServiceCIDR] = {}
-        self._slices: dict[ServiceKey, dict[str, EndpointSlice]] = {}
-        self._service_of_slice: dict[tuple[str, str], str] = {}
+        #: By Service, in name order, so that the order of arrival does not matter.
+        self._slices: dict[ServiceKey, tuple[EndpointSlice, ...]] = {}
+        self._slice_by_name: dict[tuple[str, str], EndpointSlice] = {}
 
-    def slices_of(self, key: ServiceKey) -> list[EndpointSlice]:
-        """Return the slices of a Service in name order, so that the order of arrival does not matter."""
-        found = self._slices.get(key)
-        if not found:
-            return []
-        return list(found.values()) if len(found) == 1 else [found[name] for name in sorted(found)]
+    def slices_of(self, key: ServiceKey) -> tuple[EndpointSlice, ...]:
+        """Return the slices of a Service in name order."""
+        return self._slices.get(key, ())
 
     def apply(self, changes: Iterable[Change]) -> Touched:
         """Take changes in order and return what they reach."""
-        touched = Touched(set(), set(), False, False)
+        touched = Touched({}, set(), False, False)
         for change in changes:
             if isinstance(change, Upsert):
                 touched = self._upsert(change, touched)
@@ -65,7 +65,7 @@ class Store:
             key = (obj.namespace, obj.name)
             known = self.services.get(key)
             if known != obj and (known is not None or obj.proxied):
-                touched.services.add(key)
+                touched.services[key] = None
             if obj.proxied:
                 self.services[key] = obj
             else:
@@ -84,7 +84,7 @@ class Store:
             self._replace_slice((namespace, name), None, touched)
         elif kind == "Service":
             if self.services.pop((namespace, name), None) is not None:
-                touched.services.add((namespace, name))
+                touched.services[namespace, name] = None
         elif kind == "ServiceCIDR" and self.service_cidrs.pop(name, None) is not None:
             return touched._replace(service_cidrs=True)
         # A deleted Node object changes nothing: the node still is what it was last seen to be
@@ -92,27 +92,32 @@ class Store:
         return touched
 
     def _replace_slice(self, identity: tuple[str, str], piece: EndpointSlice | None, touched: Touched) -> None:
-        namespace, name = identity
-        known_service = self._service_of_slice.get(identity)
-        known = self._slices[(namespace, known_service)].get(name) if known_service is not None else None
+        known = self._slice_by_name.get(identity)
         # The trigger time says when a change happened, not what it is.
-        if known is not None and piece is not None and known[:6] == piece[:6]:
-            self._slices[(namespace, piece.service)][name] = piece
+        changed = known is None or piece is None or known[:6] != piece[:6]
+        if known is not None:
+            key = (known.namespace, known.service)
+            self._slices[key] = tuple([other for other in self._slices[key] if other is not known])
+            if not self._slices[key]:
+                del self._slices[key]
+            if changed:
+                _touch(key, known, touched)
+        if piece is None:
+            self._slice_by_name.pop(identity, None)
             return
-        if known is not None and known_service is not None:
-            of_service = self._slices[(namespace, known_service)]
-            del of_service[name]
-            del self._service_of_slice[identity]
-            if not of_service:
-                del self._slices[(namespace, known_service)]
-            _touch(known, touched)
-        if piece is not None:
-            self._slices.setdefault((namespace, piece.service), {})[name] = piece
-            self._service_of_slice[identity] = piece.service
-            _touch(piece, touched)
+        self._slice_by_name[identity] = piece
+        key = (piece.namespace, piece.service)
+        others = self._slices.get(key)
+        self._slices[key] = tuple(sorted((*others, piece), key=_NAME)) if others else (piece,)
+        if changed:
+            _touch(key, piece, touched)
 
 
-def _touch(piece: EndpointSlice, touched: Touched) -> None:
-    touched.services.add((piece.namespace, piece.service))
-    if any(port.protocol == UDP for port in piece.ports):
-        touched.udp_families.add(piece.family)
+_NAME = attrgetter("name")
+
+
+def _touch(key: ServiceKey, piece: EndpointSlice, touched: Touched) -> None:
+    touched.services[key] = None
+    for port in piece.ports:
+        if port.protocol == UDP:
+            touched.udp_families.add(piece.family)

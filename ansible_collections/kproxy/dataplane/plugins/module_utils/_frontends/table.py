@@ -89,7 +89,7 @@ class ServiceTable:
             rules, view = self._rules(), self._view()
             rules_changed = rules != self.rules
             if view != self.view:
-                services = {*self.built, *self._others, *touched.services}
+                services = dict.fromkeys([*self.built, *self._others, *touched.services])
             self.rules, self.view = rules, view
         before: dict[FrontendKey, Frontend | None] = {}
         for key in services:

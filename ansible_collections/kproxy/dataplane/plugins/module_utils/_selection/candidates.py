@@ -23,13 +23,13 @@ def candidates(service_port: ServicePort, slices: Iterable[EndpointSlice]) -> Ca
     Source: pkg/proxy/endpointslicecache.go.
     """
     found: Candidates = {}
+    name, protocol, _port, _node_port = service_port
     for piece in slices:
-        for slice_port in piece.ports:
-            if slice_port.name != service_port.name or slice_port.protocol != service_port.protocol:
+        for slice_name, slice_protocol, port in piece.ports:
+            if slice_name != name or slice_protocol != protocol:
                 continue
-            port = slice_port.port
             if not found:
-                found = {(endpoint.ip, port): endpoint for endpoint in piece.endpoints}
+                found = {(endpoint[0], port): endpoint for endpoint in piece.endpoints}
                 if len(found) == len(piece.endpoints):
                     continue
                 found = {}
