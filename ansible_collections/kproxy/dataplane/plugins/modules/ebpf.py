@@ -172,6 +172,12 @@ refused:
   type: list
   elements: str
   sample: ["Service shop/old: spec.clusterIP: '10.96.0.300' is no IP address"]
+notes:
+  description: Parts of objects that are not served, such as an address of another IP version, each with the reason.
+  returned: success
+  type: list
+  elements: str
+  sample: ["Service shop/web: externalIPs: 2001:db8::61 is of a family that the Service does not have; it is left out"]
 conflicts:
   description: Addresses that two Services claim, and which of them has it.
   returned: success
@@ -236,7 +242,7 @@ def main() -> None:
             result = programming.absent(params, module.check_mode, EbpfBackend(options=options))
     except (SourceError, CommitError, KernelError, ValueError) as error:
         module.fail_json(msg=str(error))
-    for warning in programming.warnings(result["refused"]):
+    for warning in programming.warnings(result["refused"] + result["notes"]):
         module.warn(warning)
     module.exit_json(**result)
 

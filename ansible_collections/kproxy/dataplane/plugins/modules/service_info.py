@@ -86,6 +86,12 @@ refused:
   returned: success
   type: list
   elements: str
+notes:
+  description: Parts of objects that are not served, such as an address of another IP version, each with the reason.
+  returned: success
+  type: list
+  elements: str
+  sample: ["Service shop/web: externalIPs: 2001:db8::61 is of a family that the Service does not have; it is left out"]
 conflicts:
   description: Addresses that two Services claim, and which of them has it.
   returned: success
@@ -98,6 +104,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._cli.client import DaemonDown, Refused, ask
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.notes import all_notes
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import views
@@ -122,6 +129,7 @@ def from_source(options: dict[str, Any]) -> dict[str, Any]:
         "services": views.services(table, options["namespace"])(),
         "backends": views.backends(table, options["namespace"])(),
         "refused": sorted(str(refusal) for refusal in reading.refusals),
+        "notes": all_notes(table),
         "conflicts": [str(conflict) for conflict in table.conflicts],
     }
 
@@ -134,6 +142,7 @@ def from_sidecar(options: dict[str, Any]) -> dict[str, Any]:
         "services": ask(path, "services", namespace=namespace),
         "backends": ask(path, "backends", namespace=namespace),
         "refused": status["refused"],
+        "notes": status["notes"],
         "conflicts": status["conflicts"],
     }
 

@@ -190,6 +190,7 @@ def status(document: Document) -> list[str]:
         *(f"{one['kind']}: {one['detail']}" for one in document["sources"] if one["detail"]),
         *(f"refused: {one}" for one in document["refused"]),
         *(f"the kernel refuses {one}" for one in document["leftOut"]),
+        *document["notes"],
         *document["conflicts"],
         *document["problems"],
     ]

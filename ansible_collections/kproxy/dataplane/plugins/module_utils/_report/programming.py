@@ -10,6 +10,7 @@ from typing import Any
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import Backend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.notes import all_notes
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert
 from ansible_collections.kproxy.dataplane.plugins.module_utils._report import frontend_changes
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.module_options import (
@@ -49,6 +50,7 @@ def present(
         "frontends": len(preview.after),
         "endpoints": frontend_changes.summary(changes),
         "refused": sorted([*map(str, reading.refusals), *left_out]),
+        "notes": all_notes(engine.table),
         "conflicts": [str(conflict) for conflict in engine.conflicts],
         "diff": frontend_changes.diff(changes, [hidden % preview.size] if unseen else []),
     }
@@ -68,14 +70,15 @@ def absent(params: Mapping[str, Any], check_mode: bool, backend: Backend) -> dic
         "frontends": 0,
         "endpoints": frontend_changes.summary(changes),
         "refused": [],
+        "notes": [],
         "conflicts": [],
         "diff": frontend_changes.diff(changes),
     }
 
 
-def warnings(refused: list[str]) -> list[str]:
-    """Return what to warn about objects that cannot be used, bounded in number."""
-    shown = refused[:MAX_WARNINGS]
-    if len(refused) > MAX_WARNINGS:
-        shown.append(f"{len(refused) - MAX_WARNINGS} more objects cannot be used; see refused in the result")
+def warnings(problems: list[str]) -> list[str]:
+    """Return what to warn about objects that cannot be used, or not wholly, bounded in number."""
+    shown = problems[:MAX_WARNINGS]
+    if len(problems) > MAX_WARNINGS:
+        shown.append(f"{len(problems) - MAX_WARNINGS} more such objects; see refused and notes in the result")
     return shown

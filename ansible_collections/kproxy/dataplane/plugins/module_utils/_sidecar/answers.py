@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -24,11 +25,15 @@ NOT_COMPARED = (
 
 
 class About(NamedTuple):
-    """What never changes while the daemon runs. started_at: seconds since the epoch."""
+    """What never changes while the daemon runs.
+
+    started_at: seconds since the epoch. most_endpoints: how many of one set the backend serves.
+    """
 
     version: str
     settings: Settings
     started_at: float
+    most_endpoints: int = sys.maxsize
 
 
 class Answers:
@@ -61,7 +66,7 @@ class Answers:
                 self._table, _text(arguments, "namespace"), _text(arguments, "service")
             ),
             "show": lambda arguments: views.show(
-                self._table, _text(arguments, "namespace"), _text(arguments, "service")
+                self._table, _text(arguments, "namespace"), _text(arguments, "service"), about.most_endpoints
             ),
             "trace": lambda arguments: views.trace(self._table, arguments, self._local_addresses()),
             "history": self._history,
@@ -122,6 +127,7 @@ class Answers:
                 for (kind, namespace, name), reason in sorted(loop.refusals.items())
             ],
             "leftOut": [f"Service {name}: {reason}" for name, reason in sorted(reporter.left_out.items())],
+            "notes": [f"Service {name}: {note}" for name, notes in sorted(reporter.notes.items()) for note in notes],
             "conflicts": [str(conflict) for conflict in self._table.conflicts],
             "problems": [
                 *self._problems(),

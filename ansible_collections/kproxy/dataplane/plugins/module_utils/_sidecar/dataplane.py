@@ -56,6 +56,8 @@ class Facts(NamedTuple):
     no_local_endpoints: (traffic policy, family) -> service ports with endpoints elsewhere only.
     node_eligible: the Node object permits load balancing to this node; None until it was seen.
     left_out: Services that the kernel refuses, with the reason.
+    notes: Services of whose objects some part is not served, one sentence for each part.
+    conflicts: frontends that a Service has to leave to another.
     """
 
     health_checks: tuple[HealthCheck, ...]
@@ -65,6 +67,8 @@ class Facts(NamedTuple):
     frontends: Mapping[int, int]
     node_eligible: bool | None
     left_out: Mapping[str, str] = {}
+    notes: Mapping[str, tuple[str, ...]] = {}
+    conflicts: tuple[str, ...] = ()
 
 
 class Dataplane(Protocol):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -21,6 +22,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.ruleset_watch import RulesetWatch
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.names import MAX_SLOTS
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import (
     CANARY,
     WHOLE,
@@ -76,7 +78,9 @@ class EngineDataplane:
         self._engine = Engine(config, self._backend)
         self._canary_left = self._place == WHOLE
         self._left_at = 0
-        self._tracker = FactsTracker(self._engine.table)
+        #: How many endpoints of one set this backend serves.
+        self.most_endpoints = MAX_SLOTS if ebpf is None else sys.maxsize
+        self._tracker = FactsTracker(self._engine.table, self.most_endpoints)
         self._tracker_complete = False
 
     @property

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.fronte
     PASS,
     Frontend,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.notes import notes_of
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.store import ServiceKey
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import is_loopback
@@ -32,19 +34,25 @@ class Contribution(NamedTuple):
     relays: tuple[tuple[RelayKey, Relay], ...]
     no_local: tuple[tuple[str, int], ...]
     frontends: tuple[int, ...]
+    notes: tuple[str, ...]
 
 
 class FactsTracker:
     """The sum of every Service's contribution; updating costs as much as the Services named."""
 
-    def __init__(self, table: ServiceTable) -> None:
-        """Take the table to read; nothing is read before update()."""
+    def __init__(self, table: ServiceTable, most_endpoints: int = sys.maxsize) -> None:
+        """Take the table to read; nothing is read before update().
+
+        most_endpoints: how many the backend has room for in one endpoint set.
+        """
         self._table = table
+        self._most_endpoints = most_endpoints
         self._contributions: dict[ServiceKey, Contribution] = {}
         self._health_checks: dict[ServiceKey, tuple[HealthCheck, ...]] = {}
         self._relays: dict[ServiceKey, tuple[tuple[RelayKey, Relay], ...]] = {}
         self._no_local: Counter[tuple[str, int]] = Counter()
         self._frontends: Counter[int] = Counter()
+        self._notes: dict[ServiceKey, tuple[str, ...]] = {}
 
     def update(self, services: Iterable[ServiceKey]) -> None:
         """Read these Services again."""
@@ -55,8 +63,9 @@ class FactsTracker:
                 self._frontends.subtract(old.frontends)
                 self._health_checks.pop(key, None)
                 self._relays.pop(key, None)
+                self._notes.pop(key, None)
             if key in self._table.built:
-                new = contribution(self._table, key)
+                new = contribution(self._table, key, self._most_endpoints)
                 self._contributions[key] = new
                 self._no_local.update(new.no_local)
                 self._frontends.update(new.frontends)
@@ -64,6 +73,8 @@ class FactsTracker:
                     self._health_checks[key] = new.health_checks
                 if new.relays:
                     self._relays[key] = new.relays
+                if new.notes:
+                    self._notes[key] = new.notes
 
     def update_all(self) -> None:
         """Read every Service again."""
@@ -84,10 +95,12 @@ class FactsTracker:
             },
             frontends={family: self._frontends[family] for family in (4, 6)},
             node_eligible=None if node is None else node.eligible,
+            notes={"%s/%s" % key: notes for key, notes in self._notes.items()},
+            conflicts=tuple([str(conflict) for conflict in self._table.conflicts]),
         )
 
 
-def contribution(table: ServiceTable, key: ServiceKey) -> Contribution:
+def contribution(table: ServiceTable, key: ServiceKey, most_endpoints: int = sys.maxsize) -> Contribution:
     """Return what one Service in the table adds."""
     built = table.built[key]
     rows = table.frontends_of(key)
@@ -102,6 +115,7 @@ def contribution(table: ServiceTable, key: ServiceKey) -> Contribution:
         tuple(relay for row in rows for relay in _relays(table, row)),
         tuple(no_local),
         tuple(row.key.family for row in rows),
+        tuple(notes_of(table, key, most_endpoints)),
     )
 
 

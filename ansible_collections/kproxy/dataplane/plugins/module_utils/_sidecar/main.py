@@ -148,7 +148,7 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
     metrics.registry.register(localhost_metrics.LocalhostCollector(relays.counters, rejected))
     endpoints = _endpoints(settings, metrics, reporter, _before_scrape(metrics, health_checks))
     answers = Answers(
-        About(unpacked.version(), settings, started_at),
+        About(unpacked.version(), settings, started_at, dataplane.most_endpoints),
         dataplane.table,
         sync_loop,
         reporter,

@@ -60,6 +60,8 @@ class Reporter:
         self.foreign_repairs = 0
         self._refused_kinds: set[str] = set(KINDS)
         self.left_out: Mapping[str, str] = {}
+        self.notes: Mapping[str, tuple[str, ...]] = {}
+        self._conflicts: frozenset[str] = frozenset()
 
     def proxy_state(self) -> ProxyState:
         """Return what /healthz and /livez depend on, as of now. Safe to call from any thread."""
@@ -75,10 +77,24 @@ class Reporter:
             LOG.error("Service %s is left out: the kernel refuses it: %s", service, facts.left_out[service])
         self.left_out = facts.left_out
         self._metrics.left_out.set(len(facts.left_out))
+        self._show_notes(facts)
         for (policy, family), count in facts.no_local_endpoints.items():
             self._metrics.no_local_endpoints.labels(traffic_policy=policy, ip_family=f"IPv{family}").set(count)
         for family, count in facts.frontends.items():
             self._metrics.frontends.labels(ip_family=f"IPv{family}").set(count)
+
+    def _show_notes(self, facts: Facts) -> None:
+        for service, notes in facts.notes.items():
+            for note in notes:
+                if note not in self.notes.get(service, ()):
+                    LOG.warning("Service %s: %s", service, note)
+        self.notes = facts.notes
+        self._metrics.noted.set(len(facts.notes))
+        for conflict in facts.conflicts:
+            if conflict not in self._conflicts:
+                LOG.warning("%s", conflict)
+        self._conflicts = frozenset(facts.conflicts)
+        self._metrics.conflicts.set(len(facts.conflicts))
 
     def queued(self, pending: Pending) -> None:
         """Count arrivals and remember since when each family waits."""

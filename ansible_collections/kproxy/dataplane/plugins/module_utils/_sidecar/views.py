@@ -8,6 +8,7 @@ thousand of them does not hold up the loop that owns the engine.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.fronte
     ServicePortName,
     Target,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.notes import notes_of
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.simulate import Packet, simulate
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import (
@@ -53,7 +55,7 @@ def backends(table: ServiceTable, namespace: str = "", service: str = "") -> Ren
     return lambda: _backend_documents(_ordered(rows))
 
 
-def show(table: ServiceTable, namespace: str, service: str) -> Render:
+def show(table: ServiceTable, namespace: str, service: str, most_endpoints: int = sys.maxsize) -> Render:
     """Return everything about one Service. Raises QuestionError if it is unknown."""
     key = (namespace, service)
     known = table.store.services.get(key)
@@ -64,6 +66,7 @@ def show(table: ServiceTable, namespace: str, service: str) -> Render:
         raise QuestionError(f"Service {namespace}/{service} is kube-proxy's on this node; ours are {canary}")
     rows = table.frontends_of(key)
     slices = table.store.slices_of(key)
+    noted = list(notes_of(table, key, most_endpoints))
     waiting = [str(conflict) for conflict in table.conflicts if conflict.loser == key]
 
     def render() -> dict[str, Any]:
@@ -76,7 +79,7 @@ def show(table: ServiceTable, namespace: str, service: str) -> Render:
             "frontends": [frontend_document(row) for row in _ordered(rows)],
             "backends": _backend_documents(_ordered(rows)),
             "endpointSlices": [piece.name for piece in slices],
-            "notes": [*known.notes, *(note for piece in slices for note in piece.notes), *waiting],
+            "notes": [*noted, *waiting],
         }
 
     return render

@@ -20,7 +20,7 @@ STATUS: dict[str, Any] = {
     "objects": {"Service": 1, "EndpointSlice": 1, "Node": 1, "ServiceCIDR": 1}, "frontends": {"IPv4": 1, "IPv6": 0},
     "carriedBy": {"nftables": 1},
     "healthy": True, "nodeEligible": True, "foreignRepairs": 0, "sources": [], "refused": [], "leftOut": [],
-    "conflicts": [], "problems": [], "residentBytes": 31 << 20,
+    "notes": [], "conflicts": [], "problems": [], "residentBytes": 31 << 20,
 }  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def test_an_empty_answer_is_a_sentence(lay_out: Any) -> None:
         ({"refused": ["Service a/b: bad"]}, "in step", ["refused: Service a/b: bad"]),
         ({"leftOut": ["Service a/b: EINVAL"]}, "in step", ["the kernel refuses Service a/b: EINVAL"]),
         ({"sources": [{"kind": "Node", "detail": "401"}]}, "in step", ["Node: 401"]),
-        ({"conflicts": ["c"], "problems": ["p"]}, "in step", ["c", "p"]),
+        ({"notes": ["n"], "conflicts": ["c"], "problems": ["p"]}, "in step", ["n", "c", "p"]),
     ],
 )
 def test_status_begins_with_the_verdict_and_ends_with_what_needs_attention(

@@ -195,3 +195,26 @@ def test_node_eligibility(manifest: dict[str, Any], eligible: bool) -> None:
     assert world.tracker.facts(LOCAL).node_eligible is None
     world.put(manifest)
     assert world.tracker.facts(LOCAL).node_eligible is eligible
+
+
+def test_what_is_not_served_is_noted_until_it_is_put_right() -> None:
+    world = World()
+    world.put(
+        service(externalIPs=["2001:db8::61"]),
+        slice_of(("10.244.1.5", "n1", "ready"), ("fd00::5", "n1", "ready")),
+    )
+    external, slice_note = world.tracker.facts(LOCAL).notes["shop/web"]
+    assert "2001:db8::61 is of a family" in external
+    assert slice_note.startswith("EndpointSlice web-1: ")
+    world.put(service(), slice_of(("10.244.1.5", "n1", "ready")))
+    assert world.tracker.facts(LOCAL).notes == {}
+
+
+def test_more_endpoints_than_the_backend_has_room_for_are_noted() -> None:
+    world = World()
+    world.put(service(), slice_of(*[(f"10.244.1.{last}", "n1", "ready") for last in range(1, 6)]))
+    tracker = FactsTracker(world.table, most_endpoints=4)
+    tracker.update_all()
+    assert tracker.facts(LOCAL).notes["shop/web"][0] == (
+        "port http has 5 endpoints in IPv4, of which the first 4 by address are served"
+    )

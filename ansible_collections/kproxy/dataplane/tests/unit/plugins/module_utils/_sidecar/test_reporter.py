@@ -55,8 +55,8 @@ class Ending:
 class Bench:
     def __init__(self, folder: Path, *endings: Outcome | CommitFailed) -> None:
         self.metrics = Metrics()
-        reporter = Reporter(self.metrics, Journal(folder, 1 << 20), 30.0, (4, 6))
-        self.loop = SyncLoop(Ending(*endings), reporter)
+        self.reporter = Reporter(self.metrics, Journal(folder, 1 << 20), 30.0, (4, 6))
+        self.loop = SyncLoop(Ending(*endings), self.reporter)
         self.loop.take([Replaced(kind, ()) for kind in KINDS])
         for _ending in endings:
             self.loop.audit_now()
@@ -97,3 +97,20 @@ def test_failures_are_told_apart(tmp_path: Path, in_force: bool, syncs: int, cle
     for family in ("IPv4", "IPv6"):
         assert bench.value("sync_proxy_rules_nftables_sync_failures_total", ip_family=family) == syncs
         assert bench.value("sync_proxy_rules_nftables_cleanup_failures_total", ip_family=family) == cleanups
+
+
+def test_what_is_not_served_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(tmp_path)
+    facts = Facts((), {}, {}, {}, {}, None, notes={"shop/web": ("a part",)}, conflicts=("a loses 1.2.3.4 to b",))
+    for shown in (facts, facts, facts._replace(notes={"shop/web": ("a part", "another")})):
+        bench.reporter.show_facts(shown)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Service shop/web: a part",
+        "a loses 1.2.3.4 to b",
+        "Service shop/web: another",
+    ]
+    assert bench.metrics.registry.get_sample_value("kproxy_noted_services") == 1
+    assert bench.metrics.registry.get_sample_value("kproxy_conflicting_frontends") == 1
+    bench.reporter.show_facts(facts._replace(notes={}, conflicts=()))
+    assert bench.metrics.registry.get_sample_value("kproxy_noted_services") == 0
+    assert bench.metrics.registry.get_sample_value("kproxy_conflicting_frontends") == 0
