@@ -124,14 +124,14 @@ def objects(**spec: Any) -> list[Change]:
     return [Upsert(service)]
 
 
-def slices(pods: dict[int, str] = POD) -> list[Change]:
+def slices(pods: dict[int, str] = POD, node: str = "n1") -> list[Change]:
     found: list[Change] = []
     for family in (4, 6):
         obj = parse({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": f"IPv{family}",
             "metadata": {"namespace": "shop", "name": f"web-{family}", "labels": {"kubernetes.io/service-name": "web"}},
             "ports": [{"name": "t", "port": 8080, "protocol": "TCP"}, {"name": "u", "port": 8080, "protocol": "UDP"}],
-            "endpoints": [{"addresses": [pods[family]], "conditions": {"ready": True}, "nodeName": "n1"}]
+            "endpoints": [{"addresses": [pods[family]], "conditions": {"ready": True}, "nodeName": node}]
             if family in pods else [],
         })  # fmt: skip
         assert obj is not None

@@ -10,19 +10,22 @@ from collections.abc import Iterator
 import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows, layout, object_file, programs
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock, tc
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock, tc, xdp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet, load_programs
 
 #: Instructions the verifier may walk, by the kind of program. The kernel's limit is a million; growth is to be seen.
-BUDGETS = {"cgroup": 4000, "tcx": 80000}
+BUDGETS = {"cgroup": 4000, "tcx": 200000, "xdp": 80000}
 VARIANTS = [
     pytest.param("sock", {"has_set_retval": 1}, id="sock"),
     pytest.param("sock", {"has_set_retval": 0}, id="sock-without-set-retval"),
     pytest.param("tc", {"link_header": 14}, id="tc-ethernet"),
     pytest.param("tc", {"link_header": 0}, id="tc-no-link-header"),
+    pytest.param("xdp", {"native": 0}, id="xdp-generic"),
+    pytest.param("xdp", {"native": 1}, id="xdp-native"),
 ]
-OBJECTS = {"sock": object_file.parse(programs.unpack(sock.OBJECT)), "tc": object_file.parse(programs.unpack(tc.OBJECT))}
+OBJECTS = {name: object_file.parse(programs.unpack(module.OBJECT))
+           for name, module in (("sock", sock), ("tc", tc), ("xdp", xdp))}
 
 CLIENT, VIP, POD, NODE = (ipaddress.ip_address(ip).packed for ip in (
     "198.51.100.9", "10.96.0.1", "10.244.1.5", "192.0.2.11"))

@@ -35,10 +35,15 @@ HOST_ONLY = 0x01
 PROTECT_NODE_PORTS = 0x02
 POD_BY_LINK = 0x04
 DRAINING = 0x08
+DSR_OPTION = 0x10
+DSR_TUNNEL = 0x20
 
 #: Names of enum reason, in order.
 REASONS = ("no-endpoint", "no-local-endpoint", "undefined-port", "unused-cluster-ip", "source-range", "no-snat-port",
-           "flow-table-full", "missing-slot", "node-port-bind", "malformed")
+           "flow-table-full", "missing-slot", "node-port-bind", "malformed", "dsr-masqueraded", "dsr-too-long",
+           "dsr-unknown")
+#: Names of enum carried, in order.
+XDP_PACKETS = ("by-xdp", "by-tc")
 
 _FRONTEND = struct.Struct("=IIIIBBBB")
 _SLOT = struct.Struct("=II")

@@ -50,6 +50,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_devic
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_link import ForeignProgram
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import LayoutMismatch
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import MapFull
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpOptions
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import NoCgroup2
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netns_cookie import own_netns_cookie
@@ -62,12 +63,19 @@ _FAILURES = (OSError, KernelError, MapFull, LayoutMismatch, ForeignProgram, NoBp
              BtfError, CapacityError)  # fmt: skip
 
 
+#: Masquerade, or leave the client's address and let the endpoint's node answer (direct server return).
+SNAT, DSR_BY_OPTION, DSR_BY_IPIP = "snat", "dsr-option", "dsr-ipip"
+FORWARDINGS = (SNAT, DSR_BY_OPTION, DSR_BY_IPIP)
+_FORWARDING_FLAGS = {SNAT: 0, DSR_BY_OPTION: layout.DSR_OPTION, DSR_BY_IPIP: layout.DSR_TUNNEL}
+
+
 class Options(NamedTuple):
     """Settings of this backend alone.
 
     host_only: sockets of pods are left to the packet path (service meshes, virtual machines). cgroup: the directory
     that covers the node's processes, empty for the root of the hierarchy. table_size: entries of the Maglev table of
     every Service that is dialled from outside, 0 for random choice. table_memory: MiB that all tables may take.
+    xdp: where packets are forwarded before the stack. forwarding: how outsiders reach endpoints of other nodes.
     """
 
     root: str = DEFAULT_ROOT
@@ -76,6 +84,8 @@ class Options(NamedTuple):
     protect_node_ports: bool = True
     table_size: int = 0
     table_memory: int = DEFAULT_TABLE_MEMORY
+    xdp: XdpOptions = XdpOptions()
+    forwarding: str = SNAT
 
 
 DEFAULTS = Options()
@@ -116,8 +126,8 @@ class EbpfBackend:
     ) -> None:
         self.options = options
         self.books = Books(options.table_size)
-        self.plane = Dataplane(options.root, options.cgroup or None, options.table_size)
-        self.problems: list[str] = []
+        self.plane = Dataplane(options.root, options.cgroup or None, options.table_size, options.xdp)
+        self._refusal_problem = ""
         self.closed_sockets = 0
         self._families = families
         self._nftables = NftablesBackend(families, nft)
@@ -131,6 +141,12 @@ class EbpfBackend:
         self._current = False
         #: Held by whoever touches the maps: the engine's thread, or the upkeep of upkeep().
         self._lock = threading.RLock()
+
+    @property
+    def problems(self) -> list[str]:
+        """What this backend cannot do here, one sentence each."""
+        found = [self._refusal_problem] if self._refusal_problem else []
+        return found + [text for _name, text in sorted(self.plane.xdp.problems.items())]
 
     # -- plans ------------------------------------------------------------------------------------------------------
 
@@ -244,8 +260,8 @@ class EbpfBackend:
                 return False
         else:
             mark = self._refuse_mark()
-            self.problems = [problem for problem in (refusal_table.load(mark),) if problem]
-            if self.problems and self._settings is not None:
+            self._refusal_problem = refusal_table.load(mark) or ""
+            if self._refusal_problem and self._settings is not None:
                 self._settings = self._settings._replace(refuse_mark=0)
         self.plane.open(room)
         self._opened = True
@@ -302,13 +318,14 @@ class EbpfBackend:
             (layout.HOST_ONLY if self.options.host_only else 0)
             | (layout.PROTECT_NODE_PORTS if self.options.protect_node_ports else 0)
             | (layout.POD_BY_LINK if pods_by_link(table.rules) else 0)
+            | _FORWARDING_FLAGS[self.options.forwarding]
         )
         # A loopback bindAddress is nothing that an endpoint could answer to.
         own = [ip for ip in table.view.primary_addresses if not is_loopback(ip)]
         own += [held.address for held in local_addresses() if held.scope == "global"]
         node4 = next((ip for ip in own if len(ip) == 4), bytes(4))
         node6 = next((ip for ip in own if len(ip) == 16), bytes(16))
-        mark = 0 if self.problems else self._refuse_mark()
+        mark = 0 if self._refusal_problem else self._refuse_mark()
         return layout.Settings(own_netns_cookie(), options, self.books.numbers.next, node4, node6, mark)
 
     def _refuse_mark(self) -> int:
@@ -329,7 +346,7 @@ class EbpfBackend:
                 node = self._node_entries(self._rules)
                 self.plane.write(diff_maps(node, self._node))
                 self._node = node
-                if not self.problems and not refusal_table.exists():
+                if not self._refusal_problem and not refusal_table.exists():
                     refusal_table.load(self._refuse_mark())
             except _FAILURES as error:
                 raise CommitError(str(error)) from error
@@ -351,7 +368,7 @@ class EbpfBackend:
     def _is_attached(self) -> bool:
         held = self.plane.attached()
         hooks = [program.section.replace("/", "_") for program in self.plane.objects["sock"].programs]
-        return all(held.get(hook, ("", 0))[1] for hook in hooks)
+        return all(held.get(hook, ("", 0))[1] for hook in hooks) and self.plane.xdp.in_place(devices())
 
     # -- nftables' share --------------------------------------------------------------------------------------------
 

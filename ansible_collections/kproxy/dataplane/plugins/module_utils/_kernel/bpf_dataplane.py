@@ -20,7 +20,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layo
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import TABLES
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file import ObjectFile, parse
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock, tc
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock, tc, xdp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices, bpf_link
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import (
@@ -30,13 +30,21 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loade
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import BpfMap
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_probe import Capabilities, is_bpffs, probe
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpHooks, XdpOptions
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import open_directory
 
 DEFAULT_ROOT = layout.DEFAULT_ROOT
 ZERO = bytes(4)
+NO_XDP = XdpOptions()
 
 #: Learned by the programs; carried over to larger maps.
 LEARNED = ("affinity4", "affinity6", "sockets4", "sockets6", "flows4", "flows6")
+
+
+#: Maps that an earlier version may have made with fewer elements.
+_FIXED_SIZES = {"reasons": len(layout.REASONS)}
+#: Not carried over to larger maps: counters begin anew, the others are written by their owner.
+_LEFT_BEHIND = ("reasons", "settings", "fragments4", "fragments6", "xdp_packets")
 
 
 class NoBpffs(Exception):
@@ -50,10 +58,16 @@ class Unsupported(Exception):
 class Dataplane:
     """Owner of the pins. Use: open, fill by write(), attach, retire_old; later write() alone. To look only: adopt.
 
-    table_size: entries of Maglev tables, 0 for none.
+    table_size: entries of Maglev tables, 0 for none. xdp_options: where the XDP program goes.
     """
 
-    def __init__(self, root: str = DEFAULT_ROOT, cgroup: str | None = None, table_size: int = 0) -> None:
+    def __init__(
+        self,
+        root: str = DEFAULT_ROOT,
+        cgroup: str | None = None,
+        table_size: int = 0,
+        xdp_options: XdpOptions = NO_XDP,
+    ) -> None:
         self.root = root
         self.cgroup = cgroup
         self.table_size = table_size
@@ -62,7 +76,9 @@ class Dataplane:
         self.objects: dict[str, ObjectFile] = {
             "sock": parse(programs.unpack(sock.OBJECT)),
             "tc": parse(programs.unpack(tc.OBJECT)),
+            "xdp": parse(programs.unpack(xdp.OBJECT)),
         }
+        self.xdp = XdpHooks(self.objects["xdp"], os.path.join(self.directory, "links"), xdp_options)
         self._packet_programs: dict[int, dict[str, int]] = {}
         self.maps = MapSet(None)
         self._generation = 0
@@ -97,6 +113,7 @@ class Dataplane:
         """Whether the open maps are all there, with room for so many elements and values of the right size."""
         definitions = {wanted.name: wanted for parsed in self.objects.values() for wanted in parsed.maps}
         values = self._value_sizes()
+        needed = {**_FIXED_SIZES, **needed}
         return all(
             name in self.maps.maps
             and self.maps[name].info.max_entries >= needed.get(name, 0)
@@ -146,7 +163,7 @@ class Dataplane:
         maps = MapSet(os.path.join(self.directory, "maps_%d" % generation))
         try:
             for parsed in self.objects.values():
-                maps.ensure(parsed.maps, sizes, self._value_sizes())
+                maps.ensure(parsed.maps, {**_FIXED_SIZES, **sizes}, self._value_sizes())
         except (OSError, LayoutMismatch):
             maps.discard_new()
             maps.close()
@@ -163,7 +180,7 @@ class Dataplane:
     def _carry_over(self, old: MapSet) -> None:
         for name, held in old.maps.items():
             same = held.info.value_size == self.maps[name].info.value_size
-            if same and name not in ("reasons", "settings", "fragments4", "fragments6"):
+            if same and name not in _LEFT_BEHIND:
                 self.maps[name].update(held.dump())
         settings = old.maps["settings"].get(ZERO)
         if settings is not None:
@@ -212,11 +229,18 @@ class Dataplane:
 
     def reasons(self) -> dict[str, int]:
         """Return the counters of refused and dropped calls and packets, summed over processors."""
+        return self._counters("reasons", layout.REASONS)
+
+    def xdp_packets(self) -> dict[str, int]:
+        """Return how many packets of Services XDP has sent on by itself, and how many it left to tc."""
+        return self._counters("xdp_packets", layout.XDP_PACKETS)
+
+    def _counters(self, map_name: str, names: tuple[str, ...]) -> dict[str, int]:
         per_cpu = _possible_cpus()
-        found = {}
-        for index, name in enumerate(layout.REASONS):
-            data = bpf.map_lookup(self.maps["reasons"].fd, index.to_bytes(4, "little"), 8 * per_cpu)
-            found[name] = sum(int.from_bytes(data[at:at + 8], "little") for at in range(0, len(data), 8)) if data else 0
+        found = dict.fromkeys(names, 0)
+        for index, name in enumerate(names if map_name in self.maps.maps else ()):
+            data = bpf.map_lookup(self.maps[map_name].fd, index.to_bytes(4, "little"), 8 * per_cpu) or b""
+            found[name] = sum(int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8))
         return found
 
     # -- programs ---------------------------------------------------------------------------------------------------
@@ -269,6 +293,7 @@ class Dataplane:
                 path = bpf_devices.tcx_pin(pins, direction, index)
                 if os.path.exists(path):
                     os.unlink(path)
+        self.xdp.follow(self.maps, self._constants("xdp"), found, swap)
         return {name: index for name, (index, _hardware) in found.items()}
 
     def _packet_program(self, link_header: int) -> dict[str, int]:
@@ -279,7 +304,7 @@ class Dataplane:
 
     def _constants(self, name: str, link_header: int = 14) -> dict[str, int]:
         own = {"sock": {"has_set_retval": int(self.capabilities.set_retval)}, "tc": {"link_header": link_header}}
-        return {"table_size": self.table_size, **own[name]}
+        return {"table_size": self.table_size, **own.get(name, {})}
 
     def _close_packet_programs(self) -> None:
         for loaded in self._packet_programs.values():
@@ -374,6 +399,7 @@ class Dataplane:
     def close(self) -> None:
         """Close all descriptors; what is pinned keeps working."""
         self._close_packet_programs()
+        self.xdp.close()
         self.maps.close()
 
 

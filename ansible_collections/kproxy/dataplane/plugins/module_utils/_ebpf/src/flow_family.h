@@ -65,10 +65,9 @@ struct {
 	__type(value, __u32);
 } NAME(pod_cidrs) SEC(".maps");
 
-INLINE enum client NAME(client_of)(struct __sk_buff *skb, const struct settings *node, const struct NAME(addr) *src)
+INLINE enum client NAME(client_of)(__u32 link, const struct settings *node, const struct NAME(addr) *src)
 {
 	struct NAME(prefix_key) key = { .prefix = 32 * WORDS, .addr = *src };
-	__u32 link = skb->ifindex;
 
 	if (node->flags & POD_BY_LINK)
 		return bpf_map_lookup_elem(&pod_links, &link) ? CLIENT_POD : CLIENT_OUTSIDER;
@@ -98,12 +97,13 @@ INLINE void NAME(flow_entry)(struct NAME(flow_key) *key, struct NAME(flow_value)
  * Enter endpoint -> client at egress. If the client already talks to this endpoint from this port through another
  * frontend, give the new connection another source port towards the endpoint. False: no free port.
  */
-INLINE bool NAME(enter_reply)(const struct NAME(packet) *p, struct NAME(tuple) *forward, __u32 service)
+INLINE bool NAME(enter_reply)(const struct NAME(packet) *p, struct NAME(tuple) *forward, __u8 flags,
+			       __u32 service)
 {
 	struct NAME(flow_value) value;
 	struct NAME(flow_key) key;
 
-	NAME(flow_entry)(&key, &value, p, HOOK_EGRESS, 0, service);
+	NAME(flow_entry)(&key, &value, p, HOOK_EGRESS, flags, service);
 	key.tuple.src = forward->dst;
 	key.tuple.sport = forward->dport;
 	key.tuple.dst = forward->src;
@@ -170,219 +170,161 @@ INLINE void NAME(forget_masquerade)(const struct NAME(packet) *p, const struct N
 	bpf_map_delete_elem(&NAME(flows), &key);
 }
 
-/*
- * The first packet to an endpoint itself. A client port that reached this endpoint through a frontend before left entries
- * that would take the endpoint's answers for their own: ended ones are removed; beside a live one, the new connection
- * gets another source port.
- */
-INLINE int NAME(open_direct)(struct __sk_buff *skb, const struct NAME(packet) *p)
+/* Ask for the way to an endpoint of a packet that grows by `more` bytes; as the stack would: after DNAT, before SNAT. */
+INLINE void NAME(ask_route)(struct bpf_fib_lookup *route, __u32 link, const struct NAME(packet) *p,
+			    const struct NAME(tuple) *forward, __u32 more)
 {
-	const struct NAME(flow_value) *held;
-	struct NAME(flow_value) value;
-	struct NAME(flow_key) key;
-	struct NAME(tuple) forward = p->tuple;
-
-	__builtin_memset(&key, 0, sizeof(key));
-	key.tuple.src = p->tuple.dst;
-	key.tuple.dst = p->tuple.src;
-	key.tuple.sport = p->tuple.dport;
-	key.tuple.dport = p->tuple.sport;
-	key.protocol = p->protocol;
-	key.hook = HOOK_EGRESS;
-	held = bpf_map_lookup_elem(&NAME(flows), &key);
-	if (!held)
-		return NOT_OURS;
-	if (held->flags & FLOW_CLOSING) {
-		bpf_map_delete_elem(&NAME(flows), &key);
-		NAME(forget_masquerade)(p, &p->tuple);
-		return NOT_OURS;
-	}
-	if (!NAME(enter_reply)(p, &forward, 0))
-		return drop(REASON_NO_SNAT_PORT);
-	NAME(flow_entry)(&key, &value, p, HOOK_INGRESS, FLOW_FORWARD, 0);
-	key.tuple = p->tuple;
-	value.to = forward;
-	if (bpf_map_update_elem(&NAME(flows), &key, &value, BPF_ANY))
-		return drop(REASON_FLOW_TABLE_FULL);
-	NAME(rewrite)(skb, p, &forward);
-	return NOT_OURS;
+	__builtin_memset(route, 0, sizeof(*route));
+	route->l4_protocol = p->protocol;
+	route->sport = forward->sport;
+	route->dport = forward->dport;
+	route->tot_len = p->length + more;
+	route->ifindex = link;
+#if FAMILY == 4
+	route->family = 2;		/* AF_INET */
+	route->ipv4_src = forward->src.w[0];
+	route->ipv4_dst = forward->dst.w[0];
+#else
+	route->family = 10;		/* AF_INET6 */
+	__builtin_memcpy(route->ipv6_src, &forward->src, 16);
+	__builtin_memcpy(route->ipv6_dst, &forward->dst, 16);
+#endif
 }
 
-/* The first packet of a connection that came in by a device. */
-INLINE int NAME(open_flow)(struct __sk_buff *skb, const struct NAME(packet) *p)
+/*
+ * Enter client -> endpoint at egress as one that keeps the client's address: the endpoint's node reads the frontend from
+ * the packet and answers by itself. False where that cannot be: the caller masquerades instead.
+ */
+INLINE bool NAME(enter_dsr)(void *ctx, __u32 link, const struct NAME(packet) *p, const struct NAME(tuple) *forward,
+			    const struct settings *node, __u32 service)
+{
+	bool tunnel = node->flags & DSR_TUNNEL;
+	struct bpf_fib_lookup route;
+	struct NAME(flow_value) value;
+	struct NAME(flow_key) key;
+
+	/* Another port for the client would be unknown to the endpoint's node, and so would those of later fragments. */
+	if (forward->sport != p->tuple.sport || p->first_fragment)
+		return false;
+	if (tunnel) {
+		struct NAME(addr) own;
+
+		NOINLINE_COPY(&own.w, &node->NAME(node));
+		if (NAME(unset_addr)(&own))
+			return false;
+	}
+	NAME(ask_route)(&route, link, p, forward, tunnel ? TUNNEL_BYTES : OPTION_BYTES);
+	if (bpf_fib_lookup(ctx, &route, sizeof(route), 0) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return false;
+	NAME(flow_entry)(&key, &value, p, HOOK_EGRESS, FLOW_FORWARD | (tunnel ? FLOW_TUNNEL : FLOW_OPTION), service);
+	key.tuple = *forward;
+	value.to = p->tuple;
+	return !bpf_map_update_elem(&NAME(flows), &key, &value, BPF_ANY);
+}
+
+/* Enter client -> frontend at ingress. */
+INLINE bool NAME(enter_forward)(const struct NAME(packet) *p, const struct NAME(tuple) *forward, __u32 service)
+{
+	struct NAME(flow_value) value;
+	struct NAME(flow_key) key;
+
+	NAME(flow_entry)(&key, &value, p, HOOK_INGRESS, FLOW_FORWARD, service);
+	key.tuple = p->tuple;
+	value.to = *forward;
+	return !bpf_map_update_elem(&NAME(flows), &key, &value, BPF_ANY);
+}
+
+/*
+ * The first packet of a connection that came in by device `link`: what becomes of it, and `forward`, its tuple from now
+ * on, where entries were made. Touches no packet, so that tc and XDP decide alike.
+ */
+INLINE __u32 NAME(open_flow)(void *ctx, __u32 link, const struct NAME(packet) *p, struct NAME(tuple) *forward)
 {
 	const struct settings *node = node_settings();
 	const struct frontend_value *frontend;
 	struct NAME(endpoint) chosen;
-	struct NAME(flow_value) value;
-	struct NAME(flow_key) key;
-	struct NAME(tuple) forward;
 	struct NAME(addr) own;
+	bool masquerade;
 	enum client kind;
 	__u8 answer;
 	__u32 hash;
 
-	if (!node || (node->flags & DRAINING) ||
-	    (p->protocol == PROTOCOL_TCP && (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN))
-		return NOT_OURS;
+	if (!node || (node->flags & DRAINING) || !begins(p->protocol, p->tcp_flags))
+		return DECIDED_NOT_OURS;
 	frontend = NAME(exact_frontend)(&p->tuple.dst, p->tuple.dport, p->protocol);
 	if (frontend && (frontend->flags & FRONTEND_RANGES) && !NAME(in_ranges)(frontend, &p->tuple.src))
-		return drop(REASON_SOURCE_RANGE);
-	kind = NAME(client_of)(skb, node, &p->tuple.src);
+		return because(DECIDED_DROP, REASON_SOURCE_RANGE);
+	kind = NAME(client_of)(link, node, &p->tuple.src);
 	frontend = NAME(find_frontend)(&p->tuple.dst, p->tuple.dport, p->protocol, kind);
 	if (!frontend) {
 		if (bpf_map_lookup_elem(&NAME(cluster_ips), &p->tuple.dst))
-			return refuse(skb, node, REASON_UNDEFINED_PORT);
+			return because(DECIDED_REFUSE, REASON_UNDEFINED_PORT);
 		if (NAME(in_service_range)(&p->tuple.dst))
-			return drop(REASON_UNUSED_CLUSTER_IP);
-		return NAME(open_direct)(skb, p);
+			return because(DECIDED_DROP, REASON_UNUSED_CLUSTER_IP);
+		return DECIDED_DIRECT;
 	}
 	answer = frontend->answer[kind];
 	if ((answer & VERDICT_MASK) == VERDICT_ELSEWHERE)
-		return NOT_OURS;
+		return DECIDED_NOT_OURS;
 	if ((answer & VERDICT_MASK) == VERDICT_DROP)
-		return drop(REASON_NO_LOCAL_ENDPOINT);
+		return because(DECIDED_DROP, REASON_NO_LOCAL_ENDPOINT);
 	if ((answer & VERDICT_MASK) == VERDICT_REJECT)
-		return refuse(skb, node, REASON_NO_ENDPOINT);
+		return because(DECIDED_REFUSE, REASON_NO_ENDPOINT);
 	hash = NAME(flow_hash)(&p->tuple.src, &p->tuple.dst, p->tuple.sport, p->tuple.dport, p->protocol);
 	if (!NAME(choose_endpoint)(frontend, !!(answer & LOCAL_ONLY), &p->tuple.src, &hash, &chosen))
-		return refuse(skb, node, REASON_MISSING_SLOT);
+		return because(DECIDED_REFUSE, REASON_MISSING_SLOT);
 
-	forward = p->tuple;
-	forward.dst = chosen.addr;
-	forward.dport = chosen.port;
-	if (!NAME(enter_reply)(p, &forward, frontend->service))
-		return drop(REASON_NO_SNAT_PORT);
+	*forward = p->tuple;
+	forward->dst = chosen.addr;
+	forward->dport = chosen.port;
+	if (!NAME(enter_reply)(p, forward, 0, frontend->service))
+		return because(DECIDED_DROP, REASON_NO_SNAT_PORT);
 	/* A connection that comes back to its own sender must look like the node's, or the sender's kernel discards it. */
-	if ((answer & MASQUERADE) ||
-	    ((chosen.flags & ENDPOINT_LOCAL) && NAME(same_addr)(&chosen.addr, &p->tuple.src))) {
+	masquerade = (answer & MASQUERADE) ||
+		     ((chosen.flags & ENDPOINT_LOCAL) && NAME(same_addr)(&chosen.addr, &p->tuple.src));
+	if (masquerade && kind == CLIENT_OUTSIDER && (node->flags & (DSR_OPTION | DSR_TUNNEL)) &&
+	    !bpf_map_lookup_elem(&NAME(cluster_ips), &p->tuple.dst)) {
+		/* A local endpoint's answers come through here anyway. */
+		if (chosen.flags & ENDPOINT_LOCAL) {
+			masquerade = false;
+		} else if (NAME(enter_dsr)(ctx, link, p, forward, node, frontend->service)) {
+			return NAME(enter_forward)(p, forward, frontend->service)
+				       ? DECIDED_OPENED
+				       : because(DECIDED_DROP, REASON_FLOW_TABLE_FULL);
+		} else {
+			count_reason(REASON_DSR_MASQUERADED);
+		}
+	}
+	if (masquerade) {
 		NOINLINE_COPY(&own.w, &node->NAME(node));
-		if (NAME(unset_addr)(&own) || !NAME(enter_masquerade)(p, &forward, &own, frontend->service))
-			return drop(REASON_NO_SNAT_PORT);
+		if (NAME(unset_addr)(&own) || !NAME(enter_masquerade)(p, forward, &own, frontend->service))
+			return because(DECIDED_DROP, REASON_NO_SNAT_PORT);
 	} else {
-		NAME(forget_masquerade)(p, &forward);
+		NAME(forget_masquerade)(p, forward);
 	}
-	NAME(flow_entry)(&key, &value, p, HOOK_INGRESS, FLOW_FORWARD, frontend->service);
-	key.tuple = p->tuple;
-	value.to = forward;
-	if (bpf_map_update_elem(&NAME(flows), &key, &value, BPF_ANY))
-		return drop(REASON_FLOW_TABLE_FULL);
-	NAME(rewrite)(skb, p, &forward);
-	return NOT_OURS;
+	if (!NAME(enter_forward)(p, forward, frontend->service))
+		return because(DECIDED_DROP, REASON_FLOW_TABLE_FULL);
+	return DECIDED_OPENED;
 }
 
-/* Packets of the node's own sockets that the socket programs left alone: what must be silent is silenced here. */
-INLINE int NAME(own_packet)(const struct NAME(packet) *p)
-{
-	const struct settings *node = node_settings();
-	const struct frontend_value *frontend;
-
-	if (!node || (node->flags & DRAINING))
-		return NOT_OURS;
-	if (p->protocol == PROTOCOL_TCP && (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
-		return NOT_OURS;
-	frontend = NAME(exact_frontend)(&p->tuple.dst, p->tuple.dport, p->protocol);
-	if (frontend) {
-		if ((frontend->answer[CLIENT_NODE] & VERDICT_MASK) == VERDICT_DROP)
-			return drop(REASON_NO_LOCAL_ENDPOINT);
-		if ((frontend->flags & FRONTEND_RANGES) && !NAME(in_ranges)(frontend, &p->tuple.src))
-			return drop(REASON_SOURCE_RANGE);
-		return NOT_OURS;
-	}
-	if (!bpf_map_lookup_elem(&NAME(cluster_ips), &p->tuple.dst) && NAME(in_service_range)(&p->tuple.dst))
-		return drop(REASON_UNUSED_CLUSTER_IP);
-	return NOT_OURS;
-}
-
-/*
- * An ICMP error quotes the packet it is about. The quoted packet, turned round, is a packet of the other direction; what
- * this hook does to that one tells what the quoted one looked like on the other side.
- */
-INLINE int NAME(translate_error)(struct __sk_buff *skb, const struct NAME(packet) *p, __u8 hook)
-{
-	const struct NAME(flow_value) *flow;
-	struct NAME(packet) inner;
-	struct port_pair ports;
-	struct NAME(flow_key) key;
-	struct NAME(tuple) to;
-	__u32 csum = p->l4 + ICMP_CSUM_OFFSET;
-
-	if (!NAME(read_ip)(skb, p->l4 + ICMP_INNER_OFFSET, &inner) || inner.later_fragment)
-		return NOT_OURS;
-	if (inner.protocol != PROTOCOL_TCP && inner.protocol != PROTOCOL_UDP)
-		return NOT_OURS;
-	if (bpf_skb_load_bytes(skb, inner.l4, &ports, sizeof(ports)))
-		return NOT_OURS;
-	__builtin_memset(&key, 0, sizeof(key));
-	key.tuple.src = inner.tuple.dst;
-	key.tuple.dst = inner.tuple.src;
-	key.tuple.sport = ports.dport;
-	key.tuple.dport = ports.sport;
-	key.protocol = inner.protocol;
-	key.hook = hook;
-	flow = bpf_map_lookup_elem(&NAME(flows), &key);
-	if (!flow)
-		return NOT_OURS;
-	to = flow->to;
-
-	/* IPv4: an inner address and the inner header's own checksum cancel out in the ICMP checksum. */
-	NAME(set_addr)(skb, inner.ip, false, &inner.tuple.src, &to.dst, ICMP_INNER_CSUM(csum), 0);
-	NAME(set_addr)(skb, inner.ip, true, &inner.tuple.dst, &to.src, ICMP_INNER_CSUM(csum), 0);
-	NAME(set_port)(skb, inner.l4, ports.sport, to.dport, csum, 0);
-	NAME(set_port)(skb, inner.l4 + 2, ports.dport, to.sport, csum, 0);
-	if (NAME(same_addr)(&p->tuple.dst, &inner.tuple.src))
-		NAME(set_addr)(skb, p->ip, true, &p->tuple.dst, &to.dst, ICMP_OUTER_CSUM(csum), BPF_F_PSEUDO_HDR);
-	if (NAME(same_addr)(&p->tuple.src, &inner.tuple.dst))
-		NAME(set_addr)(skb, p->ip, false, &p->tuple.src, &to.src, ICMP_OUTER_CSUM(csum), BPF_F_PSEUDO_HDR);
-	return NOT_OURS;
-}
-
-INLINE int NAME(icmp)(struct __sk_buff *skb, const struct NAME(packet) *p, __u8 hook)
-{
-	const struct settings *node = node_settings();
-
-	if (ICMP_IS_ERROR(p->icmp_type))
-		return NAME(translate_error)(skb, p, hook);
-	if (!node || (node->flags & DRAINING) || p->icmp_type != ICMP_ECHO_OF_FAMILY)
-		return NOT_OURS;
-	/* A service address answers no ping: it is refused like any undefined port. */
-	if (bpf_map_lookup_elem(&NAME(cluster_ips), &p->tuple.dst))
-		return hook == HOOK_INGRESS ? refuse(skb, node, REASON_UNDEFINED_PORT) : NOT_OURS;
-	if (NAME(in_service_range)(&p->tuple.dst))
-		return drop(REASON_UNUSED_CLUSTER_IP);
-	return NOT_OURS;
-}
-
-INLINE int NAME(handle)(struct __sk_buff *skb, __u8 hook)
+/* The entry of a packet at a hook, its time renewed; NULL for a new connection, also for one on an ended one's ports. */
+INLINE struct NAME(flow_value) *NAME(find_flow)(const struct NAME(packet) *p, const struct NAME(tuple) *tuple, __u8 hook)
 {
 	struct NAME(flow_value) *flow;
 	struct NAME(flow_key) key;
-	struct NAME(packet) p;
-
-	if (!NAME(read_packet)(skb, hook, &p))
-		return NOT_OURS;
-	if (p.protocol == PROTOCOL_ICMP_OF_FAMILY)
-		return NAME(icmp)(skb, &p, hook);
 
 	__builtin_memset(&key, 0, sizeof(key));
-	key.tuple = p.tuple;
-	key.protocol = p.protocol;
+	key.tuple = *tuple;
+	key.protocol = p->protocol;
 	key.hook = hook;
 	flow = bpf_map_lookup_elem(&NAME(flows), &key);
-	/* A new SYN on a connection that has ended is a new connection. */
-	if (flow && !((flow->flags & FLOW_CLOSING) && hook == HOOK_INGRESS && (flow->flags & FLOW_FORWARD) &&
-		      (p.tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)) {
-		struct NAME(tuple) to = flow->to;
-
-		flow->seen = bpf_ktime_get_ns();
-		if (p.tcp_flags & (TCP_FIN | TCP_RST))
-			flow->flags |= FLOW_CLOSING;
-		NAME(rewrite)(skb, &p, &to);
-		return NOT_OURS;
-	}
-	if (p.later_fragment)
-		return NOT_OURS;
-	if (hook == HOOK_INGRESS)
-		return NAME(open_flow)(skb, &p);
-	return skb->ingress_ifindex ? NOT_OURS : NAME(own_packet)(&p);
+	if (!flow)
+		return NULL;
+	if ((flow->flags & FLOW_CLOSING) && hook == HOOK_INGRESS && (flow->flags & FLOW_FORWARD) &&
+	    (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		return NULL;
+	flow->seen = bpf_ktime_get_ns();
+	if (p->tcp_flags & (TCP_FIN | TCP_RST))
+		flow->flags |= FLOW_CLOSING;
+	return flow;
 }

@@ -87,6 +87,8 @@ enum settings_flag {
 	PROTECT_NODE_PORTS = 0x02,	/* refuse bind() of host processes to a NodePort */
 	DRAINING = 0x08,		/* another backend serves now: only flows that exist are translated */
 	POD_BY_LINK = 0x04,		/* a pod is told by the arriving interface, not by its address */
+	DSR_OPTION = 0x10,		/* outsiders keep their address: the frontend travels as an IP option */
+	DSR_TUNNEL = 0x20,		/* the same, by another IP header in front (IPIP, IP6IP6) */
 };
 
 struct {
@@ -108,6 +110,9 @@ enum reason {
 	REASON_MISSING_SLOT,
 	REASON_NODE_PORT_BIND,
 	REASON_MALFORMED,
+	REASON_DSR_MASQUERADED,		/* served, but masqueraded where direct return was asked for */
+	REASON_DSR_TOO_LONG,
+	REASON_DSR_UNKNOWN,		/* came from another node for an endpoint that is none here */
 	REASONS,
 };
 

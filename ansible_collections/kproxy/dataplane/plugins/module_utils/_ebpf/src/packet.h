@@ -3,6 +3,7 @@
 /* What both families need of packet formats. */
 #pragma once
 
+#include <linux/if_ether.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 

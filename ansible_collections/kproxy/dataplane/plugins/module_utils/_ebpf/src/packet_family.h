@@ -1,28 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Copyright: (c) 2026, kproxy.dataplane contributors */
 /*
- * Reading and rewriting packets, for one family. Included with FAMILY 4 and 6 after packet.h.
+ * Reading and rewriting packets at tc, for one family. Included with FAMILY 4 and 6 after tuple_family.h.
  * Everything goes through helpers that copy, so a packet in fragments of memory needs no care and no pointer goes stale.
  */
-
-struct NAME(tuple) {
-	struct NAME(addr) src;
-	struct NAME(addr) dst;
-	__be16 sport;
-	__be16 dport;
-};
-
-struct NAME(packet) {
-	struct NAME(tuple) tuple;
-	__u32 ip;			/* offset of the IP header */
-	__u32 l4;			/* offset of the transport header */
-	__u8 protocol;
-	__u8 tcp_flags;
-	__u8 icmp_type;
-	bool later_fragment;		/* no transport header here */
-	bool first_fragment;
-	__u32 fragment;			/* datagram number */
-};
 
 struct NAME(fragment_key) {
 	struct NAME(addr) src;
@@ -50,6 +31,7 @@ INLINE bool read_ip4(struct __sk_buff *skb, __u32 at, struct packet4 *p)
 		return false;
 	p->ip = at;
 	p->l4 = at + ip.ihl * 4;
+	p->length = bpf_ntohs(ip.tot_len);
 	p->protocol = ip.protocol;
 	p->tuple.src.w[0] = ip.saddr;
 	p->tuple.dst.w[0] = ip.daddr;
@@ -68,6 +50,7 @@ INLINE bool read_ip6(struct __sk_buff *skb, __u32 at, struct packet6 *p)
 		return false;
 	p->ip = at;
 	p->l4 = at + sizeof(ip);
+	p->length = sizeof(ip) + bpf_ntohs(ip.payload_len);
 	p->protocol = ip.nexthdr;
 	__builtin_memcpy(&p->tuple.src, &ip.saddr, 16);
 	__builtin_memcpy(&p->tuple.dst, &ip.daddr, 16);

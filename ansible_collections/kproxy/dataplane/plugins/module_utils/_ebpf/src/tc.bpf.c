@@ -7,38 +7,10 @@
  * A refusal is answered by the node: the packet gets settings.refuse_mark, and one static rule of table kproxy-ebpf
  * rejects marked packets after routing, with the kernel's own rate limits and checksums.
  */
-#include "packet.h"
+#include "flow.h"
 
 #define NOT_OURS (-1)			/* TC_ACT_UNSPEC */
 #define SHOT 2				/* TC_ACT_SHOT */
-
-#define HOOK_INGRESS 0
-#define HOOK_EGRESS 1
-
-#define FLOW_FORWARD 0x01		/* from the client's side */
-#define FLOW_CLOSING 0x02		/* FIN or RST seen: may go after a short while */
-
-/*
- * Source ports of masqueraded connections: below the kernel's own ephemeral range (32768-60999) and the NodePorts
- * (30000-32767), so nobody else picks them. Per endpoint, protocol and node address: 13,616 connections at once.
- */
-#define SNAT_FIRST 16384
-#define SNAT_PORTS 13616
-#define SNAT_TRIES 16
-
-/* Interfaces that pods come in by, where detectLocalMode names interfaces. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, __u32);
-} pod_links SEC(".maps");
-
-INLINE __be16 snat_port(void)
-{
-	return bpf_htons(SNAT_FIRST + bpf_get_prandom_u32() % SNAT_PORTS);
-}
 
 INLINE int drop(__u32 reason)
 {
@@ -64,8 +36,10 @@ INLINE int refuse(struct __sk_buff *skb, const struct settings *node, __u32 reas
 #define ICMP_OUTER_CSUM(csum) 0
 #include "maps_family.h"
 #include "select_family.h"
+#include "tuple_family.h"
 #include "packet_family.h"
 #include "flow_family.h"
+#include "tc_family.h"
 #undef FAMILY
 #undef WORDS
 #undef PROTOCOL_ICMP_OF_FAMILY
@@ -82,8 +56,10 @@ INLINE int refuse(struct __sk_buff *skb, const struct settings *node, __u32 reas
 #define ICMP_OUTER_CSUM(csum) (csum)
 #include "maps_family.h"
 #include "select_family.h"
+#include "tuple_family.h"
 #include "packet_family.h"
 #include "flow_family.h"
+#include "tc_family.h"
 
 INLINE int handle(struct __sk_buff *skb, __u8 hook)
 {

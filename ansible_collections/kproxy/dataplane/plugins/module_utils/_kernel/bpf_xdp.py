@@ -1,0 +1,240 @@
+# Copyright: (c) 2026, kproxy.dataplane contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The XDP program on the devices that outsiders come in by: chosen, attached by pinned links, followed.
+
+What XDP cannot take costs only its speed: the device's packets go on by tc, and `problems` says why. A link is pinned
+as xdp_<mode>_<index>, so that the mode is known without asking.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import fnmatch
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from ctypes import addressof, create_string_buffer
+from functools import partial
+from typing import NamedTuple
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file import ObjectFile
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_link
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet, load_programs
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import (
+    NETLINK_ROUTE,
+    NetlinkSocket,
+    attribute_map,
+)
+
+OFF, GENERIC, NATIVE, AUTO = "off", "generic", "native", "auto"
+CHOICES = (OFF, GENERIC, NATIVE, AUTO)
+
+ETHERNET = 1
+_ATTACH_TYPE = 37
+_FLAGS = {GENERIC: 1 << 1, NATIVE: 1 << 2}
+#: Values of xdp_links, enum mode of src/xdp.bpf.c.
+_MODES = {GENERIC: 1, NATIVE: 2}
+_SECTION = "xdp"
+_PREFIX = "xdp_"
+
+_SIOCETHTOOL = 0x8946
+_GET_DRIVER = 3
+_SIOCGIFFLAGS = 0x8913
+_PORT_OF_ANOTHER = 0x800  # IFF_SLAVE
+_RTM_GETLINK = 18
+_IFINFOMSG = struct.Struct("=BxHiII")
+_IFLA_XDP, _IFLA_XDP_PROGRAM = 43, 4
+
+
+class XdpOptions(NamedTuple):
+    """Which mode, on which devices: patterns of names; without one, all hardware that is no port of another device."""
+
+    mode: str = OFF
+    devices: tuple[str, ...] = ()
+
+    def modes(self, driver: str) -> tuple[str, ...]:
+        """Return the modes to try on a device, in order. A veth takes native, and then loses what it sends."""
+        if self.mode == AUTO:
+            return (GENERIC,) if driver == "veth" else (NATIVE, GENERIC)
+        return () if self.mode == OFF else (self.mode,)
+
+    def takes(self, name: str, driver: Driver) -> bool:
+        """Whether the program belongs on a device."""
+        if self.devices:
+            return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.devices)
+        return driver.hardware
+
+
+class Driver(NamedTuple):
+    """What a device is; `hardware`: it sits on a bus and is no port of another device."""
+
+    name: str
+    hardware: bool
+
+
+def driver_of(device: str) -> Driver:
+    """Ask for a device's driver; an empty one if it tells none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        answer = create_string_buffer(struct.pack("=I", _GET_DRIVER), 196)
+        try:
+            fcntl.ioctl(asking, _SIOCETHTOOL, struct.pack("16sQ16x", device.encode(), addressof(answer)))
+            request = fcntl.ioctl(asking, _SIOCGIFFLAGS, struct.pack("16s24x", device.encode()))
+        except OSError:
+            return Driver("", False)
+    (flags,) = struct.unpack_from("=H", request, 16)
+    raw = answer.raw
+    name, bus = (raw[start : start + 32].partition(b"\0")[0].decode() for start in (4, 100))
+    return Driver(name, bool(bus) and not flags & _PORT_OF_ANOTHER)
+
+
+def program_on(index: int) -> int:
+    """Return the id of the XDP program on a device, 0 if there is none."""
+    with NetlinkSocket(NETLINK_ROUTE) as connection:
+        for reply in connection.dump("list devices", _RTM_GETLINK, _IFINFOMSG.pack(0, 0, 0, 0, 0)):
+            if _IFINFOMSG.unpack_from(reply.payload)[2] == index:
+                found = attribute_map(reply.payload, _IFINFOMSG.size).get(_IFLA_XDP)
+                program = attribute_map(found).get(_IFLA_XDP_PROGRAM) if found is not None else None
+                return int.from_bytes(program, "little") if program is not None else 0
+    return 0
+
+
+class XdpHooks:
+    """Our XDP links; problems: why a device that should have the program has not, by name."""
+
+    def __init__(self, parsed: ObjectFile, pins: str, options: XdpOptions) -> None:
+        self.options = options
+        self.problems: dict[str, str] = {}
+        self._object = parsed
+        self._pins = pins
+        self._loaded: dict[str, int] = {}
+        self._constants: Mapping[str, int] = {}
+        self._drivers: dict[tuple[str, int], Driver] = {}
+
+    def pinned(self) -> dict[int, str]:
+        """Return the mode by index of the devices that have a pinned link."""
+        names = os.listdir(self._pins) if os.path.isdir(self._pins) else []
+        parts = [name[len(_PREFIX) :].split("_") for name in names if name.startswith(_PREFIX)]
+        return {int(index): mode for mode, index in parts}
+
+    def in_place(self, found: Mapping[str, tuple[int, int]]) -> bool:
+        """Whether follow() would change nothing. found: (index, hardware type) by name.
+
+        A device that somebody else's program holds is left to it, so nothing would change there either.
+        """
+        wanted, held = self._wanted(found), self.pinned()
+        if set(held) - set(wanted.values()):
+            return False
+        return all(
+            held[index] in self.options.modes(self._driver(name, index).name) if index in held else program_on(index)
+            for name, index in wanted.items()
+        )
+
+    def follow(
+        self, maps: MapSet, constants: Mapping[str, int], found: Mapping[str, tuple[int, int]], swap: bool
+    ) -> None:
+        """Attach where the program is missing (`swap`: everywhere), detach where it does not belong.
+
+        constants: of the program, the mode apart. found: (index, hardware type) by name.
+        Raises OSError and ForeignProgram for what is no fault of a device.
+        """
+        if swap:
+            self.close()
+        self._constants = constants
+        wanted, held = self._wanted(found), self.pinned()
+        for index, mode in held.items():
+            if index not in wanted.values():
+                self._remove(mode, index)
+        self.problems = {name: text for name, text in self.problems.items() if name in wanted}
+        modes: dict[int, str] = {}
+        for name, index in wanted.items():
+            attached = self._attach(maps, name, index, held.get(index), swap)
+            if attached:
+                self.problems.pop(name, None)
+                modes[index] = attached
+        entries = {index.to_bytes(4, "little"): _MODES[mode].to_bytes(4, "little") for index, mode in modes.items()}
+        links = maps["xdp_links"]
+        before = links.dump()
+        if before != entries:
+            links.update(entries)
+            links.delete([key for key in before if key not in entries])
+
+    def close(self) -> None:
+        """Close the loaded programs; what is attached stays."""
+        for descriptor in self._loaded.values():
+            os.close(descriptor)
+        self._loaded.clear()
+
+    def _wanted(self, found: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+        if self.options.mode == OFF:
+            return {}
+        return {
+            name: index
+            for name, (index, hardware) in found.items()
+            if hardware == ETHERNET and self.options.takes(name, self._driver(name, index))
+        }
+
+    def _driver(self, name: str, index: int) -> Driver:
+        if (name, index) not in self._drivers:
+            self._drivers[name, index] = driver_of(name)
+        return self._drivers[name, index]
+
+    def _attach(self, maps: MapSet, name: str, index: int, held: str | None, swap: bool) -> str:
+        """Attach to one device; the mode, empty if it has no program of ours."""
+        modes = self.options.modes(self._driver(name, index).name)
+        if held in modes:
+            if not swap:
+                return held
+            # What it took once it takes again, and a change of mode would be a gap.
+            modes = (held,)
+        elif held is not None:
+            self._remove(held, index)
+        for mode in modes:
+            program = self._program(maps, mode)
+            try:
+                bpf_link.adopt_or_create(
+                    self._pin(mode, index), program, partial(_attach_to_device, index, _FLAGS[mode])
+                )
+                return mode
+            except OSError as error:
+                if error.errno == errno.ENODEV:
+                    return ""
+                self.problems[name] = _explain(name, index, mode, error)
+                if error.errno in (errno.EBUSY, errno.EEXIST):
+                    return ""
+        return ""
+
+    def _program(self, maps: MapSet, mode: str) -> int:
+        if mode not in self._loaded:
+            constants = {**self._constants, "native": int(mode == NATIVE)}
+            self._loaded[mode] = load_programs(self._object, maps, constants)[_SECTION]
+        return self._loaded[mode]
+
+    def _pin(self, mode: str, index: int) -> str:
+        return os.path.join(self._pins, "%s%s_%d" % (_PREFIX, mode, index))
+
+    def _remove(self, mode: str, index: int) -> None:
+        bpf_link.remove(self._pin(mode, index))
+
+
+def _attach_to_device(index: int, flags: int, program: int) -> int:
+    return bpf.link_create(program, index, _ATTACH_TYPE, flags)
+
+
+def _explain(name: str, index: int, mode: str, error: OSError) -> str:
+    served = "packets that come in by %s are served by tc" % name
+    holder = program_on(index)
+    if error.errno in (errno.EBUSY, errno.EEXIST) and holder:
+        try:
+            descriptor = bpf.program_by_number(holder)
+        except OSError:
+            return "the XDP hook of %s is held by another program (id %d): %s" % (name, holder, served)
+        try:
+            title = bpf.program_info(descriptor).name
+        finally:
+            os.close(descriptor)
+        return "the XDP hook of %s is held by another program, %s (id %d): %s until it is detached" % (
+            name, title or "without a name", holder, served)  # fmt: skip
+    return "%s takes no %s XDP program (%s): %s" % (name, mode, error.strerror, served)
