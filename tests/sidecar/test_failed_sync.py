@@ -22,6 +22,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_comma
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import parse
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.engine_dataplane import EngineDataplane
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import KINDS, Replaced
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.happenings import Happenings, NoRecorder
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.journal import Journal
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.metrics import Metrics
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.reporter import Reporter
@@ -68,7 +69,7 @@ class Node:
         self.dataplane = EngineDataplane(ProxyConfig.from_mapping({"nodeName": "n1", "clusterCIDR": "10.244.0.0/16"}))
         self.journal = Journal(folder, 1 << 20)
         self.metrics = Metrics()
-        self.reporter = Reporter(self.metrics, self.journal, 30.0, (4, 6))
+        self.reporter = Reporter(self.metrics, self.journal, 30.0, (4, 6), Happenings("n1", NoRecorder()))
         self.loop = SyncLoop(self.dataplane, self.reporter, clock=lambda: self.now)
 
     def receive(self, name: str) -> None:

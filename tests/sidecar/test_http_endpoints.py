@@ -59,9 +59,8 @@ def test_probes_are_answered_and_counted(on_loop: OnLoop) -> None:
     metrics = Metrics()
     state = [ProxyState(1_800_000_000.0, 30.0, NodeEligibility(known=True))]
     health = HttpEndpoint("health", parse_bind_address("0.0.0.0:10256"), health_routes(lambda: state[0], metrics))
-    shown = HttpEndpoint(
-        "metrics", parse_bind_address("127.0.0.1:10249"), metrics_routes(metrics, lambda: None, "nftables", {"a": 1})
-    )
+    pages = metrics_routes(metrics, lambda: None, "nftables", {"a": 1}, "1.2.3", 0.0)
+    shown = HttpEndpoint("metrics", parse_bind_address("127.0.0.1:10249"), pages)
     for endpoint in (health, shown):
         on_loop(functools.partial(endpoint.open, hard_fail=True))
     assert (get(PORT, "/healthz").status, get(PORT, "/livez").status, get(PORT, "/").status) == (200, 200, 404)
@@ -79,3 +78,8 @@ def test_probes_are_answered_and_counted(on_loop: OnLoop) -> None:
     assert 'kubernetes_healthchecks_total{name="sync-IPv4",status="success",type="livez"} 2.0' in indicators
     assert get(10249, "/proxyMode").body == b"nftables"
     assert json.loads(get(10249, "/configz").body) == {"kubeproxy.config.k8s.io": {"a": 1}}
+    assert "\na=1\n" in get(10249, "/flagz").body.decode()
+    status = get(10249, "/statusz").body.decode().splitlines()
+    assert "Started: Thu Jan 01 00:00:00 UTC 1970" in status
+    assert "Binary version: 1.2.3" in status
+    assert "/metrics/slis" in status[-1]

@@ -1,6 +1,6 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""GET requests to whichever API server works, with credentials that may be renewed at any time.
+"""Requests to whichever API server works, with credentials that may be renewed at any time.
 
 urllib3 does connections, TLS and HTTP framing; what is here is what the Kubernetes API adds. Requests are never retried
 here: whoever asks knows whether to resume, to start over or to wait.
@@ -58,6 +58,7 @@ _KEEP_ALIVE = (
 _MAX_MESSAGE = 300
 _MAX_ERROR_BODY = 64 * 1024
 _MAX_RETRY_AFTER = 300.0
+_CONTENT_TYPES = {"POST": "application/json", "PATCH": "application/merge-patch+json"}
 
 if TYPE_CHECKING:
     Pool = Union[urllib3.HTTPConnectionPool, urllib3.HTTPSConnectionPool]
@@ -118,7 +119,7 @@ class ApiClient:
 
     def get_json(self, path: str, query: Mapping[str, str]) -> tuple[dict[str, Any], str]:
         """Return a decoded answer and the server that gave it. Raises ApiError."""
-        response, server = self._open(path, query, READ_SECONDS)
+        response, server = self._open("GET", path, query, READ_SECONDS)
         try:
             with translated(server):
                 body = response.read(decode_content=False)
@@ -134,12 +135,22 @@ class ApiClient:
         self.worked(server)
         return document, server
 
+    def send_json(self, method: str, path: str, body: Mapping[str, Any]) -> None:
+        """POST an object, or PATCH one by a merge patch. Raises ApiError."""
+        response, server = self._open(method, path, {}, READ_SECONDS, json.dumps(body).encode())
+        with translated(server):
+            response.drain_conn()
+            response.release_conn()
+        self.worked(server)
+
     def stream(self, path: str, query: Mapping[str, str], read_seconds: float) -> Stream:
         """Open a watch; `read_seconds` of silence end it. Raises ApiError."""
-        response, server = self._open(path, query, read_seconds)
+        response, server = self._open("GET", path, query, read_seconds)
         return Stream(response, server)
 
-    def _open(self, path: str, query: Mapping[str, str], read_seconds: float) -> tuple[urllib3.BaseHTTPResponse, str]:
+    def _open(
+        self, method: str, path: str, query: Mapping[str, str], read_seconds: float, body: bytes | None = None
+    ) -> tuple[urllib3.BaseHTTPResponse, str]:
         try:
             access = self._credentials.access()
         except KubeconfigError as error:
@@ -148,18 +159,21 @@ class ApiClient:
         headers = {"Accept": "application/json", "User-Agent": "kproxyd"}
         if access.authorization:
             headers["Authorization"] = access.authorization
+        if body is not None:
+            headers["Content-Type"] = _CONTENT_TYPES[method]
         with translated(server):
             response = pool.request(
-                "GET",
+                method,
                 f"{path}?{urlencode(query)}" if query else path,
+                body=body,
                 headers=headers,
                 preload_content=False,
                 redirect=False,
                 retries=False,
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
             )
-        if response.status != 200:
-            raise _refusal(response, path, server)
+        if response.status not in (200, 201):
+            raise _refusal(response, f"{method} {path}", server)
         return response, server
 
     def _pool(self, access: Access) -> tuple[str, Pool]:
@@ -192,8 +206,8 @@ def _connection_pool(server: str, access: Access) -> Pool:
     )
 
 
-def _refusal(response: urllib3.BaseHTTPResponse, path: str, server: str) -> ApiError:
-    """Return the error for an answer that is not 200, in the server's own words as far as it has any."""
+def _refusal(response: urllib3.BaseHTTPResponse, request: str, server: str) -> ApiError:
+    """Return the error for an answer that is no success, in the server's own words as far as it has any."""
     message = ""
     try:
         with translated(server):
@@ -205,7 +219,7 @@ def _refusal(response: urllib3.BaseHTTPResponse, path: str, server: str) -> ApiE
     finally:
         response.close()
     asked = retry_after(response.headers.get("Retry-After", ""))
-    what = f"GET {path}: HTTP {response.status}" + (f" {message}" if message else "")
+    what = f"{request}: HTTP {response.status}" + (f" {message}" if message else "")
     return ApiError(fault_of_status(response.status), what, server, asked)
 
 

@@ -47,6 +47,11 @@ class ApiSource:
             reflector.join(CONNECT_SECONDS + 2)
 
     @property
+    def client(self) -> ApiClient:
+        """Return what requests are sent with."""
+        return self._client
+
+    @property
     def synced(self) -> bool:
         """Return whether every resource was listed once."""
         return bool(self._reflectors) and all(reflector.synced for reflector in self._reflectors)

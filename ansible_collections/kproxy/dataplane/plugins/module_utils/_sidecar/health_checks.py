@@ -78,9 +78,12 @@ def wanted_listeners(
 class HealthCheckServers:
     """The open health check ports. Every method runs on the serving loop."""
 
-    def __init__(self, proxy_healthy: Callable[[], bool]) -> None:
-        """Take what tells whether the proxy is in order at the time of a request."""
+    def __init__(
+        self, proxy_healthy: Callable[[], bool], failed: Callable[[HealthCheck, str], None] = lambda _check, _why: None
+    ) -> None:
+        """Take what tells whether the proxy is in order at the time of a request, and whom to tell of each failure."""
         self._proxy_healthy = proxy_healthy
+        self._failed = failed
         self._wanted: dict[Listener, HealthCheck] = {}
         self._open: dict[Listener, Acceptor] = {}
         self._retry: asyncio.TimerHandle | None = None
@@ -118,6 +121,7 @@ class HealthCheckServers:
                     error.strerror, RETRY_SECONDS,
                 )  # fmt: skip
             self.failures[listener] = error.strerror or str(error)
+            self._failed(self._wanted[listener], self.failures[listener])
             return
         self._open[listener] = serve(socket, lambda _path: self._respond(listener))
         if self.failures.pop(listener, None) is not None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.acceptor import Acceptor, listening_socket
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.http_server import Respond, plain, serve
@@ -26,6 +28,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.settings
 
 LOG = logging.getLogger("kproxyd.http")
 RETRY_SECONDS = 5.0
+_FOR_PEOPLE = "Warning: this page is for people; its form may change at any time."
 
 
 def health_routes(state: Callable[[], ProxyState], metrics: Metrics) -> Respond:
@@ -53,8 +56,15 @@ def _families_in_time(state: ProxyState) -> dict[str, bool]:
     return {f"sync-{family}": state.family_healthy(family) for family in state.families}
 
 
-def metrics_routes(metrics: Metrics, before_scrape: Callable[[], None], mode: str, config: object) -> Respond:
-    """Return what answers on the metrics port. config is shown on /configz and must hold no secret."""
+def metrics_routes(
+    metrics: Metrics,
+    before_scrape: Callable[[], None],
+    mode: str,
+    config: Mapping[str, object],
+    version: str,
+    started_at: float,
+) -> Respond:
+    """Return what answers on the metrics port. config is shown on /configz and /flagz and must hold no secret."""
     configz = json.dumps({"kubeproxy.config.k8s.io": config}, default=str).encode()
 
     def metrics_page() -> HttpAnswer:
@@ -67,6 +77,8 @@ def metrics_routes(metrics: Metrics, before_scrape: Callable[[], None], mode: st
         "/healthz": lambda: plain(200, "ok"),
         "/proxyMode": lambda: plain(200, mode),
         "/configz": lambda: HttpAnswer(200, JSON_HEADERS, configz),
+        "/flagz": lambda: plain(200, flags_page(config)),
+        "/statusz": lambda: plain(200, status_page(version, started_at, time.time(), sorted(pages))),
     }
 
     def respond(path: str) -> HttpAnswer:
@@ -76,14 +88,38 @@ def metrics_routes(metrics: Metrics, before_scrape: Callable[[], None], mode: st
     return respond
 
 
+def flags_page(config: Mapping[str, object]) -> str:
+    """Return the settings in force as text for people (KEP-4828), one a line."""
+    lines = [f"{name}={json.dumps(value, default=str)}" for name, value in sorted(config.items())]
+    return "\n".join(["kproxyd flagz", _FOR_PEOPLE, "", *lines, ""])
+
+
+def status_page(version: str, started_at: float, now: float, paths: Sequence[str]) -> str:
+    """Return what runs here, and since when, as text for people (KEP-4827)."""
+    minutes, seconds = divmod(int(max(0.0, now - started_at)), 60)
+    hours, minutes = divmod(minutes, 60)
+    started = time.strftime("%a %b %d %H:%M:%S UTC %Y", time.gmtime(started_at))
+    lines = [
+        f"Started: {started}",
+        f"Up: {hours} hr {minutes:02d} min {seconds:02d} sec",
+        f"Python version: {platform.python_version()}",
+        f"Binary version: {version}",
+        f"Paths: {' '.join(paths)}",
+    ]
+    return "\n".join(["kproxyd statusz", _FOR_PEOPLE, "", *lines, ""])
+
+
 class HttpEndpoint:
     """One port of the daemon. Every method runs on the serving loop."""
 
-    def __init__(self, name: str, bind: BindAddress, respond: Respond) -> None:
-        """Take what it is called in messages, where it listens and what answers."""
+    def __init__(
+        self, name: str, bind: BindAddress, respond: Respond, failed: Callable[[str], None] = lambda _why: None
+    ) -> None:
+        """Take what it is called in messages, where it listens, what answers, and whom to tell of each failure."""
         self._name = name
         self._bind = bind
         self._respond = respond
+        self._failed = failed
         self._acceptor: Acceptor | None = None
         self._retry: asyncio.TimerHandle | None = None
         self.failure = ""
@@ -104,6 +140,7 @@ class HttpEndpoint:
                     self._name, self._bind, error.strerror, RETRY_SECONDS,
                 )  # fmt: skip
             self.failure = f"the {self._name} endpoint cannot listen on {self._bind}: {error.strerror}"
+            self._failed(self.failure)
             self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self.open, False)
             return
         self.failure = ""

@@ -32,6 +32,11 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.control 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.daemon import Daemon, Parts
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.engine_dataplane import EngineDataplane
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import Event, Source
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.happenings import (
+    Happenings,
+    NoRecorder,
+    Recorder,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.health_checks import HealthCheckServers
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.http_endpoints import (
     HttpEndpoint,
@@ -116,15 +121,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def make_source(settings: Settings) -> Source:
-    """Return where the objects come from. Imports only what that source needs."""
+def make_source(settings: Settings, metrics: Metrics) -> tuple[Source, Recorder]:
+    """Return where the objects come from, and where happenings go. Imports only what that source needs."""
     if settings.source == "api":
         from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.api_source import ApiSource
+        from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.event_recorder import (
+            EventCollector,
+            EventRecorder,
+        )
 
-        return ApiSource(settings.kubeconfig, settings.node_name)
+        source = ApiSource(settings.kubeconfig, settings.node_name)
+        recorder = EventRecorder(source.client, settings.node_name)
+        metrics.registry.register(EventCollector(recorder))
+        recorder.start()
+        return source, recorder
     from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.manifests_source import ManifestsSource
 
-    return ManifestsSource(settings.source.partition(":")[2])
+    return ManifestsSource(settings.source.partition(":")[2]), NoRecorder()
 
 
 def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Daemon:
@@ -137,16 +150,20 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
     journal = Journal(Path(settings.state_directory), settings.history_bytes)
     generation, last_commit_at = journal.last_commit()
     dataplane = EngineDataplane(config, generation, _ebpf_options(settings))
-    reporter = Reporter(metrics, journal, settings.sync_period, config.families)
+    source, recorder = make_source(settings, metrics)
+    tell = Happenings(settings.node_name, recorder)
+    reporter = Reporter(metrics, journal, settings.sync_period, config.families, tell)
     reporter.generation, reporter.last_commit_at = generation, last_commit_at
     sync_loop = SyncLoop(dataplane, reporter, settings.min_sync_period, settings.audit_period, config.families)
-    health_checks = HealthCheckServers(lambda: reporter.proxy_state().healthy)
+    health_checks = HealthCheckServers(
+        lambda: reporter.proxy_state().healthy,
+        lambda check, why: tell.health_check_failed(check.namespace, check.service, check.port, why),
+    )
     relays = LocalhostRelays()
-    source = make_source(settings)
     source_metrics.register(metrics.registry, source)
     rejected = localhost_metrics.rejected_packets if settings.mode == "nftables" else None
     metrics.registry.register(localhost_metrics.LocalhostCollector(relays.counters, rejected))
-    endpoints = _endpoints(settings, metrics, reporter, _before_scrape(metrics, health_checks))
+    endpoints = _endpoints(settings, metrics, reporter, _before_scrape(metrics, health_checks), tell, started_at)
     answers = Answers(
         About(unpacked.version(), settings, started_at, dataplane.most_endpoints),
         dataplane.table,
@@ -157,6 +174,7 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
         dataplane.carriers,
         lambda: (*dataplane.problems(), *(endpoint.failure for endpoint in endpoints if endpoint.failure)),
     )
+    tell.started(unpacked.version())
     return Daemon(
         Parts(
             dataplane=dataplane,
@@ -181,15 +199,21 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
 
 
 def _endpoints(
-    settings: Settings, metrics: Metrics, reporter: Reporter, before_scrape: Callable[[], None]
+    settings: Settings,
+    metrics: Metrics,
+    reporter: Reporter,
+    before_scrape: Callable[[], None],
+    tell: Happenings,
+    started_at: float,
 ) -> tuple[HttpEndpoint, ...]:
     endpoints = []
     if settings.healthz is not None:
-        endpoints.append(HttpEndpoint("health", settings.healthz, health_routes(reporter.proxy_state, metrics)))
+        health = health_routes(reporter.proxy_state, metrics)
+        endpoints.append(HttpEndpoint("health", settings.healthz, health, tell.health_endpoint_failed))
     if settings.metrics is not None:
         shown = {**settings._asdict(), "proxy": dict(settings.proxy)}
-        routes = metrics_routes(metrics, before_scrape, settings.mode, shown)
-        endpoints.append(HttpEndpoint("metrics", settings.metrics, routes))
+        routes = metrics_routes(metrics, before_scrape, settings.mode, shown, unpacked.version(), started_at)
+        endpoints.append(HttpEndpoint("metrics", settings.metrics, routes, tell.metrics_endpoint_failed))
     return tuple(endpoints)
 
 

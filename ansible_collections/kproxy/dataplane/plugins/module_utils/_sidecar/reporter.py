@@ -18,6 +18,7 @@ from typing import Any
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import Facts, Outcome
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import KINDS, SourceState
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.happenings import Happenings
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.journal import Entry, Journal
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.logfmt import fields
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.metrics import Metrics
@@ -43,8 +44,10 @@ class Reporter:
         journal: Journal,
         sync_period: float,
         families: tuple[int, ...],
+        tell: Happenings,
     ) -> None:
         """Take where to report."""
+        self._tell = tell
         self._metrics = metrics
         self._journal = journal
         self._families = tuple(f"IPv{family}" for family in families)
@@ -75,6 +78,8 @@ class Reporter:
             self._node = NodeEligibility(known=True, being_deleted=not facts.node_eligible)
         for service in facts.left_out.keys() - self.left_out.keys():
             LOG.error("Service %s is left out: the kernel refuses it: %s", service, facts.left_out[service])
+            namespace, _slash, name = service.partition("/")
+            self._tell.service_refused(namespace, name, facts.left_out[service])
         self.left_out = facts.left_out
         self._metrics.left_out.set(len(facts.left_out))
         self._show_notes(facts)
@@ -158,6 +163,8 @@ class Reporter:
         for family in self._families:
             failures.labels(ip_family=family).inc()
         if attempt.error != self.last_error:
+            if not attempt.in_force:
+                self._tell.sync_failed(attempt.error)
             LOG.error(
                 "commit failed: %s%s", attempt.error, "" if attempt.in_force else "; the last good state is in force"
             )
@@ -190,9 +197,11 @@ class Reporter:
         if attempt.repaired:
             self.foreign_repairs += 1
             self._metrics.foreign_repairs.inc()
+            who = "; ".join(attempt.foreign) or "unnoticed until this audit"
+            self._tell.tables_repaired(who)
             LOG.warning(
                 "something else had altered our tables (%s); repaired %s",
-                "; ".join(attempt.foreign) or "unnoticed until this audit",
+                who,
                 fields(generation=outcome.generation, elements=outcome.elements, ms=f"{attempt.seconds * 1000:.1f}"),
             )
             self._record("repair", attempt, outcome)

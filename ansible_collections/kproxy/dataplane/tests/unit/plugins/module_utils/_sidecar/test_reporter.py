@@ -11,6 +11,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import CommitFailed, Facts, Outcome
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import KINDS, Replaced
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.happenings import Happening, Happenings
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.journal import Journal
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.metrics import Metrics
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.reporter import Reporter
@@ -52,10 +53,21 @@ class Ending:
         raise AssertionError("the loop has no use for facts")
 
 
+class Remembered:
+    """A recorder that only remembers."""
+
+    def __init__(self) -> None:
+        self.happenings: list[Happening] = []
+
+    def record(self, happening: Happening) -> None:
+        self.happenings.append(happening)
+
+
 class Bench:
     def __init__(self, folder: Path, *endings: Outcome | CommitFailed) -> None:
         self.metrics = Metrics()
-        self.reporter = Reporter(self.metrics, Journal(folder, 1 << 20), 30.0, (4, 6))
+        self.recorder = Remembered()
+        self.reporter = Reporter(self.metrics, Journal(folder, 1 << 20), 30.0, (4, 6), Happenings("n1", self.recorder))
         self.loop = SyncLoop(Ending(*endings), self.reporter)
         self.loop.take([Replaced(kind, ()) for kind in KINDS])
         for _ending in endings:
@@ -114,3 +126,14 @@ def test_what_is_not_served_is_said_once(tmp_path: Path, caplog: pytest.LogCaptu
     bench.reporter.show_facts(facts._replace(notes={}, conflicts=()))
     assert bench.metrics.registry.get_sample_value("kproxy_noted_services") == 0
     assert bench.metrics.registry.get_sample_value("kproxy_conflicting_frontends") == 0
+
+
+def test_what_goes_wrong_here_happens_to_the_node_or_the_service(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, CommitFailed("busy"), CommitFailed("busy", in_force=True))
+    facts = Facts((), {}, {}, {}, {}, None, left_out={"shop/web": "EINVAL"})
+    for _again in range(2):
+        bench.reporter.show_facts(facts)
+    assert [(one.kind, one.namespace, one.name, one.reason) for one in bench.recorder.happenings] == [
+        ("Node", "", "n1", "FailedToSync"),
+        ("Service", "shop", "web", "FailedToProgramService"),
+    ]
