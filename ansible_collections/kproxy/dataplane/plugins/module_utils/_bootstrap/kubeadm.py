@@ -5,6 +5,10 @@
 kubeadm forgets `--skip-phases` after init, so a later upgrade brings kube-proxy back (kubeadm#3137). It has to be
 written down in three places: skipPhases of InitConfiguration, `proxy.disabled` of ClusterConfiguration (v1beta4) and
 skipPhases of UpgradeConfiguration. v1beta3 has only the first. Everything else in a document stays as it was.
+
+What keeps kube-proxy away at an upgrade depends on the kubeadm that does it: up to 1.31 that its ConfigMap is absent
+(kubernetes#89593), and `upgrade apply` has no phases to skip; from 1.32 on skipPhases; from 1.32.1 on `proxy.disabled`
+as well (kubernetes#129429).
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ PROXY_PHASE = "addon/kube-proxy"
 
 _FORGETFUL = (
     "kubeadm v1beta3 does not store that kube-proxy is skipped: pass --skip-phases=addon/kube-proxy again at every"
-    " kubeadm upgrade, or move to v1beta4 (Kubernetes 1.31)"
+    " kubeadm upgrade from 1.32 on (older ones have no such option, and leave kube-proxy out while the ConfigMap"
+    " kube-system/kube-proxy is absent), or move to v1beta4 (Kubernetes 1.31)"
 )
 _DROPPED = "the KubeProxyConfiguration document was dropped: there is no kube-proxy to configure"
 
