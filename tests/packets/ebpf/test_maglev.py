@@ -5,48 +5,39 @@ The programs run one packet at a time (BPF_PROG_TEST_RUN), since each choice is 
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import struct
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, maglev, object_file, programs
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import TABLES
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import tc
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, maglev
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet, load_programs
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Upsert, parse
 from devtools.conformance.netns import NetworkNamespace
 from devtools.conformance.node_cgroup import BpfFs, NodeCgroup
+from tests.packets.ebpf import frames
+from tests.packets.ebpf.frames import TCP, UDP, packed
+from tests.packets.ebpf.loaded_programs import Programs
 
-OBJECT = object_file.parse(programs.unpack(tc.OBJECT))
 SIZE = 1021
-SERVICE, PORT, TCP, UDP = 1, 80, 6, 17
+SERVICE, PORT = 1, 80
 VIP = {4: "192.0.2.100", 6: "2001:db8::100"}
 CLIENTS = {4: "198.51.100.%d", 6: "2001:db8:f::%d"}
 PODS = {4: [f"10.244.1.{number}" for number in range(1, 8)], 6: [f"fd00:10:244:1::{number}" for number in range(1, 8)]}
 
 
-def packed(ip: str) -> bytes:
-    return ipaddress.ip_address(ip).packed
-
-
 class Node:
-    """The packet programs of one node, attached to nothing; the endpoints lie in the slots as they are given."""
+    """What one node has in its maps; the endpoints lie in the slots as they are given. One node at a time."""
 
-    def __init__(self, family: int, pods: list[str], affinity_seconds: int = 0) -> None:
-        self.family = family
+    def __init__(self, loaded: Programs, family: int, pods: list[str], affinity_seconds: int = 0) -> None:
+        self.loaded, self.maps, self.family = loaded, loaded.maps, family
         self.slots = [layout.endpoint(packed(ip), 8080) for ip in pods]
-        self.maps = MapSet(None)
-        self.maps.ensure(OBJECT.maps, {}, dict.fromkeys(TABLES, layout.table_value_size(SIZE)))
-        self.loaded = load_programs(OBJECT, self.maps, {"table_size": SIZE})
+        loaded.empty()
         self.maps["settings"].put(bytes(4), layout.Settings(1, 0, 2, bytes(4), bytes(16), 0).pack())
         number = layout.set_number(SERVICE, False)
         self.maps[f"slots{family}"].update({layout.slot_key(number, at): held for at, held in enumerate(self.slots)})
@@ -60,81 +51,62 @@ class Node:
 
     def choice(self, client: str, sport: int, protocol: int) -> bytes:
         """Return the address that the first packet of a flow is sent on to."""
-        frame = packet(self.family, packed(client), packed(VIP[self.family]), sport, PORT, protocol)
-        _verdict, sent = bpf.run_once(self.loaded["tcx/ingress"], frame, b"")
+        build = frames.tcp if protocol == TCP else frames.udp
+        packet = frames.frame(build(client, sport, VIP[self.family], PORT))
+        _verdict, sent = bpf.run_once(self.loaded.loaded["tcx/ingress"], packet, b"")
         return sent[30:34] if self.family == 4 else sent[38:54]
 
-    def predicted(self, client: str, sport: int, protocol: int) -> bytes:
-        """Return what the hash and the table say."""
-        table = maglev.choose([maglev.identity(held) for held in self.slots], SIZE)
-        hashed = maglev.flow_hash(packed(client), packed(VIP[self.family]), sport, PORT, protocol)
-        return layout.unpack_endpoint(self.slots[table[hashed % SIZE]])[0]
-
-    def close(self) -> None:
-        for descriptor in self.loaded.values():
-            os.close(descriptor)
-        self.maps.close()
+    def table(self) -> list[bytes]:
+        """Return the endpoint address of every entry."""
+        return [layout.unpack_endpoint(self.slots[index])[0]
+                for index in maglev.choose([maglev.identity(held) for held in self.slots], SIZE)]
 
 
-def packet(family: int, source: bytes, destination: bytes, sport: int, dport: int, protocol: int) -> bytes:
-    """Return an Ethernet frame with a TCP SYN or a UDP datagram; nobody looks at its checksums here."""
-    if protocol == TCP:
-        segment = struct.pack("!HHIIBBHHH", sport, dport, 1, 0, 0x50, 2, 1024, 0, 0)
-    else:
-        segment = struct.pack("!HHHH", sport, dport, 8, 0)
-    if family == 4:
-        header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(segment), 7, 0, 64, protocol, 0)
-    else:
-        header = struct.pack("!IHBB", 0x60000000, len(segment), protocol, 64)
-    kind = b"\x08\x00" if family == 4 else b"\x86\xdd"
-    return bytes(12) + kind + header + source + destination + segment
-
-
-@pytest.fixture
-def nodes() -> Iterator[list[Node]]:
-    made: list[Node] = []
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[Programs]:
+    made = Programs({"table_size": SIZE})
     try:
         yield made
     finally:
-        for node in made:
-            node.close()
+        made.close()
 
 
 @pytest.mark.parametrize("protocol", [TCP, UDP])
 @pytest.mark.parametrize("family", [4, 6])
-def test_two_nodes_choose_what_the_table_says(nodes: list[Node], family: int, protocol: int) -> None:
-    nodes += [Node(family, PODS[family]), Node(family, PODS[family][::-1])]
-    chosen = set()
-    for number in range(120):
-        client, sport = CLIENTS[family] % (1 + number % 9), 40000 + number
-        wanted = nodes[0].predicted(client, sport, protocol)
-        assert [node.choice(client, sport, protocol) for node in nodes] == [wanted, wanted]
-        chosen.add(wanted)
-    assert chosen == {packed(ip) for ip in PODS[family]}
+def test_every_node_chooses_what_the_table_says(loaded: Programs, family: int, protocol: int) -> None:
+    flows = [(CLIENTS[family] % (1 + number % 9), 40000 + number) for number in range(120)]
+    for pods in (PODS[family], PODS[family][::-1]):
+        node = Node(loaded, family, pods)
+        table = node.table()
+        wanted = [
+            table[maglev.flow_hash(packed(client), packed(VIP[family]), sport, PORT, protocol) % SIZE]
+            for client, sport in flows
+        ]
+        assert [node.choice(client, sport, protocol) for client, sport in flows] == wanted
+        assert set(wanted) == {packed(ip) for ip in PODS[family]}
 
 
 @pytest.mark.parametrize("family", [4, 6])
-def test_with_affinity_the_address_alone_decides(nodes: list[Node], family: int) -> None:
-    nodes += [Node(family, PODS[family], 60), Node(family, PODS[family][::-1], 60)]
-    table = [nodes[0].slots[index] for index in maglev.choose([held[:-2] for held in nodes[0].slots], SIZE)]
-    chosen = set()
-    for number in range(1, 41):
-        client = CLIENTS[family] % number
-        wanted, *_ = layout.unpack_endpoint(table[maglev.client_hash(packed(client)) % SIZE])
-        assert [node.choice(client, port, TCP) for node in nodes for port in (40000, 40001)] == [wanted] * 4
-        chosen.add(wanted)
-    assert len(chosen) > 3
+def test_with_affinity_the_address_alone_decides(loaded: Programs, family: int) -> None:
+    clients = [CLIENTS[family] % number for number in range(1, 41)]
+    for pods in (PODS[family], PODS[family][::-1]):
+        node = Node(loaded, family, pods, 60)
+        table = node.table()
+        wanted = [table[maglev.client_hash(packed(client)) % SIZE] for client in clients]
+        for port in (40000, 40001):
+            assert [node.choice(client, port, TCP) for client in clients] == wanted
+        assert len(set(wanted)) > 3
 
 
 @pytest.mark.parametrize("broken", ["no table", "a slot that is gone"])
-def test_without_its_table_a_set_is_chosen_from_at_random(nodes: list[Node], broken: str) -> None:
-    nodes.append(Node(4, PODS[4]))
+def test_without_its_table_a_set_is_chosen_from_at_random(loaded: Programs, broken: str) -> None:
+    node = Node(loaded, 4, PODS[4])
     key = layout.table_key(layout.set_number(SERVICE, False))
     if broken == "no table":
-        nodes[0].maps["tables4"].delete([key])
+        node.maps["tables4"].delete([key])
     else:
-        nodes[0].maps["tables4"].put(key, b"\xff" * layout.table_value_size(SIZE))
-    chosen = {nodes[0].choice("198.51.100.9", sport, TCP) for sport in range(40000, 40200)}
+        node.maps["tables4"].put(key, b"\xff" * layout.table_value_size(SIZE))
+    chosen = {node.choice("198.51.100.9", sport, TCP) for sport in range(40000, 40200)}
     assert chosen == {packed(ip) for ip in PODS[4]}
 
 

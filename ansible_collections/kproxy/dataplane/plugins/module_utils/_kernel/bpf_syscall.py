@@ -250,12 +250,19 @@ class RunResult(NamedTuple):
 
 def run_once(program: int, packet: bytes, context: bytes) -> RunResult:
     """Run a packet program once on `packet` (Ethernet header first), with a struct __sk_buff (may be empty)."""
+    value, left, _context = run_in_context(program, packet, context)
+    return RunResult(value, left)
+
+
+def run_in_context(program: int, packet: bytes, context: bytes) -> tuple[int, bytes, bytes]:
+    """Run a packet program once; return its value, the packet and the context (of the given size) that it left."""
     data = ctypes.create_string_buffer(packet, len(packet))
     out = ctypes.create_string_buffer(len(packet) + 512)
-    ctx = ctypes.create_string_buffer(context, max(len(context), 1))
+    size = len(context)
+    ctx, ctx_out = ctypes.create_string_buffer(context, max(size, 1)), ctypes.create_string_buffer(max(size, 1))
     buffer = call(PROG_TEST_RUN, struct.pack(
         "=IIIIQQIIIIQQ", program, 0, len(packet), len(out), ctypes.addressof(data), ctypes.addressof(out), 1, 0,
-        len(context), 0, ctypes.addressof(ctx) if context else 0, 0))
+        size, size, ctypes.addressof(ctx) if size else 0, ctypes.addressof(ctx_out) if size else 0))
     value, = struct.unpack_from("=I", buffer.raw, 4)
     length, = struct.unpack_from("=I", buffer.raw, 12)
-    return RunResult(value, out.raw[:length])
+    return value, out.raw[:length], ctx_out.raw[:size]

@@ -1,0 +1,46 @@
+"""The packet programs with maps of their own, attached to nothing, for runs of one packet at a time."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, object_file, programs
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import TABLES
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import tc
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet, load_programs
+
+OBJECT = object_file.parse(programs.unpack(tc.OBJECT))
+#: Room for the values of every processor that there could be.
+CPUS = 1024
+
+
+class Programs:
+    """Loading is slow, so tests share the programs and empty the maps between them."""
+
+    def __init__(self, constants: Mapping[str, int]) -> None:
+        size = layout.table_value_size(constants.get("table_size", 0))
+        self.maps = MapSet(None)
+        self.maps.ensure(OBJECT.maps, {}, dict.fromkeys(TABLES, size))
+        self.loaded = load_programs(OBJECT, self.maps, constants)
+
+    def empty(self) -> None:
+        """Make all maps as they were, but for the settings."""
+        for name, held in self.maps.maps.items():
+            if name not in ("settings", "reasons"):
+                held.delete(list(held.dump()))
+        for index in range(len(layout.REASONS)):
+            bpf.map_update(self.maps["reasons"].fd, index.to_bytes(4, "little"), bytes(8 * CPUS))
+
+    def reason(self, name: str) -> int:
+        """Return a counter of what was refused or dropped."""
+        held = bpf.map_lookup(self.maps["reasons"].fd, layout.REASONS.index(name).to_bytes(4, "little"), 8 * CPUS)
+        return sum(struct.unpack(f"={CPUS}Q", held or bytes(8 * CPUS)))
+
+    def close(self) -> None:
+        """Unload."""
+        for descriptor in self.loaded.values():
+            os.close(descriptor)
+        self.maps.close()
