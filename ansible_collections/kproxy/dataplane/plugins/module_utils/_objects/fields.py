@@ -43,6 +43,9 @@ def text(parent: Mapping[str, Any], key: str, path: str) -> str:
     value = parent.get(key)
     if value is None:
         return ""
+    if isinstance(value, (bool, int, float)):
+        # What YAML makes of on, no, 1e3 and 1_000.
+        raise FieldError("%s must be a string, not %s: put it in quotes" % (path, shown(value)))
     if not isinstance(value, str):
         raise FieldError("%s must be a string, not %s" % (path, type(value).__name__))
     if not value.isprintable():
@@ -74,7 +77,8 @@ def integer(parent: Mapping[str, Any], key: str, path: str, low: int, high: int)
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool):
-        raise FieldError("%s must be a number, not %s" % (path, shown(value)))
+        advice = ": write it without quotes" if isinstance(value, str) and value.isdigit() else ""
+        raise FieldError("%s must be a number, not %s%s" % (path, shown(value), advice))
     if not low <= value <= high:
         raise FieldError("%s must be between %d and %d, not %s" % (path, low, high, shown(value)))
     return value
@@ -93,5 +97,8 @@ def labels(metadata: Mapping[str, Any]) -> dict[str, str]:
     found = mapping(metadata, "labels", "metadata.labels")
     for key, value in found.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise FieldError("metadata.labels must map strings to strings")
+            raise FieldError(
+                "metadata.labels must map strings to strings, not %s to %s: put both in quotes"
+                % (shown(key), shown(value))
+            )
     return dict(found)

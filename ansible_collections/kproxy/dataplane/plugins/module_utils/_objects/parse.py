@@ -24,7 +24,14 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.shown im
 
 ApiObject = Union[Service, EndpointSlice, Node, ServiceCIDR]
 
-_GROUPS = {"Service": "v1", "Node": "v1", "EndpointSlice": "discovery.k8s.io", "ServiceCIDR": "networking.k8s.io"}
+_VERSIONS = {
+    "Service": "v1",
+    "Node": "v1",
+    "EndpointSlice": "discovery.k8s.io/v1",
+    "ServiceCIDR": "networking.k8s.io/v1",
+}
+_GROUPS = {kind: version.split("/", 1)[0] for kind, version in _VERSIONS.items()}
+_SPELLINGS = {kind.lower(): kind for kind in _VERSIONS}
 
 
 class Upsert(NamedTuple):
@@ -74,18 +81,33 @@ def parse(manifest: Mapping[str, Any]) -> ApiObject | None:
     Unknown fields are ignored. Raises Refusal for an object that cannot be used.
     """
     if not isinstance(manifest, Mapping):
-        raise Refusal("document", "", "?", "is not an object but %s" % type(manifest).__name__)
+        advice = ": separate the objects by --- or put them under items of a List" * isinstance(manifest, list)
+        raise Refusal("document", "", "?", "is not an object but %s%s" % (type(manifest).__name__, advice))
     kind, namespace, name = identity(manifest)
     group = _GROUPS.get(kind)
     version = manifest.get("apiVersion") or group or ""
     if group is None or not isinstance(version, str) or version.split("/", 1)[0] != group:
         if not kind:
             raise Refusal("document", namespace, name or "?", "has no kind")
+        _refuse_mistaken(kind, namespace, name, version)
         return None
     try:
         return _parse_kind(kind, namespace, name, manifest)
     except (fields.FieldError, AddressError) as error:
         raise Refusal(kind, namespace, name or "?", str(error)) from None
+
+
+def _refuse_mistaken(kind: str, namespace: str, name: str, version: object) -> None:
+    """Refuse what can only be meant as a kind of ours; other people's kinds may have our names in their own groups."""
+    meant = _SPELLINGS.get(kind.lower())
+    if meant is None:
+        return
+    if kind != meant:
+        raise Refusal(kind, namespace, name or "?", "has no such kind: write kind: %s" % meant)
+    if not isinstance(version, str) or "/" not in version:
+        raise Refusal(
+            kind, namespace, name or "?", "has apiVersion %s: write apiVersion: %s" % (shown(version), _VERSIONS[kind])
+        )
 
 
 def _parse_kind(kind: str, namespace: str, name: str, manifest: Mapping[str, Any]) -> ApiObject:

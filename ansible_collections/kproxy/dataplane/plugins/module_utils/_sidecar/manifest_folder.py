@@ -17,7 +17,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import KINDS
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.manifests import SUFFIXES, parse_text
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.manifests import SUFFIXES, parse_bytes
 
 Identity = tuple[str, str, str]  # kind, namespace, name
 
@@ -62,9 +62,9 @@ class ManifestFolder:
     def put(self, name: str, content: bytes) -> None:
         """Take a file's new content; if it cannot be decoded, `problems` says why."""
         try:
-            documents = parse_text(name, content.decode("utf-8"))
-        except (SourceError, UnicodeDecodeError) as error:
-            self.problems[name] = str(error) if isinstance(error, SourceError) else f"manifest {name} is not UTF-8"
+            documents = parse_bytes(name, content)
+        except SourceError as error:
+            self.problems[name] = str(error)
             return
         self.problems.pop(name, None)
         self._files[name] = self._read(name, documents)

@@ -17,6 +17,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors i
 #: A YAML document may stand for this many nodes, plus so many for each one written in it.
 _ALIAS_NODES, _ALIAS_FACTOR = 10000, 10
 _OPEN = -1
+_MAX_WORDS = 80
 
 try:
     import yaml
@@ -34,6 +35,17 @@ else:
             """Compose a node; note whether any is an alias."""
             self.has_aliases = self.has_aliases or self.check_event(yaml.AliasEvent)
             return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            """Construct a mapping; a key that is there twice is a mistake of which YAML keeps silent."""
+            seen: set[str] = set()
+            for key, _value in node.value if isinstance(node, yaml.MappingNode) else ():
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in seen:
+                        problem = f"the key {key.value!r} is there twice"
+                        raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep=deep)
 
         yaml_implicit_resolvers = {
             first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -72,7 +84,7 @@ else:
             return loader.construct_document(root)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             # PyYAML lets through what a value that is none of its type (`!!int ""`) does to its own code.
-            problem = f"a value is not of its type ({type(error).__name__}: {error})"
+            problem = f"a value is not of its type ({type(error).__name__}: {str(error)[:_MAX_WORDS]})"
             raise yaml.constructor.ConstructorError(None, None, problem, root.start_mark) from error
 
     def _load(text: str) -> Iterator[Any]:
@@ -104,11 +116,11 @@ def read_manifests(path: str) -> list[Any]:
         if name != path and not os.path.isfile(name):
             raise SourceError(f"manifest {name} is no regular file or leads nowhere")
         try:
-            with open(name, encoding="utf-8") as stream:
-                text = stream.read()
-        except (OSError, UnicodeDecodeError) as error:
+            with open(name, "rb") as stream:
+                content = stream.read()
+        except OSError as error:
             raise SourceError(f"cannot read manifest {name}: {error}") from error
-        documents.extend(parse_text(name, text))
+        documents.extend(parse_bytes(name, content))
     return documents
 
 
@@ -127,6 +139,19 @@ def manifest_files(path: str) -> list[str]:
     return [path]
 
 
+def parse_bytes(name: str, content: bytes) -> list[Any]:
+    """Return the documents of one manifest. Raises SourceError, also for bytes that are not UTF-8."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        byte = "%#04x" % content[error.start]
+        raise SourceError(
+            f"manifest {name} is not UTF-8 (line {line}, byte {byte}): save it in the encoding UTF-8"
+        ) from None
+    return parse_text(name, text)
+
+
 def parse_text(name: str, text: str) -> list[Any]:
     """Return the documents of one manifest; empty ones are left out.
 
@@ -136,7 +161,9 @@ def parse_text(name: str, text: str) -> list[Any]:
     text = text[1:] if text.startswith("\ufeff") else text
     # JSON first: it is what every Python can read, and a .yaml file may well hold it.
     try:
-        return [json.loads(text)] if text.strip() else []
+        return [json.loads(text, object_pairs_hook=_object)] if text.strip() else []
+    except _Twice as error:
+        raise SourceError(f"manifest {name}: {error}") from None
     except (ValueError, RecursionError) as error:
         if name.endswith(".json"):
             raise SourceError(f"manifest {name} is not JSON: {error}") from error
@@ -149,6 +176,19 @@ def parse_text(name: str, text: str) -> list[Any]:
         return [document for document in _load(text) if document is not None]
     except (yaml.YAMLError, RecursionError) as error:
         raise SourceError(f"manifest {name} is not YAML: {_place(error)}") from error
+
+
+class _Twice(Exception):
+    """A key is there twice in one JSON object."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        keys = [key for key, _value in pairs]
+        twice = next(key for number, key in enumerate(keys) if key in keys[:number])
+        raise _Twice(f"the key {twice!r} is there twice in one object")
+    return made
 
 
 def _place(error: Exception) -> str:

@@ -145,7 +145,10 @@ def test_stories(name: str, story: list[tuple[Step, set[str], set[str], dict[str
 PROBLEMS = [
     ("a.yaml", b"a: 1\nb: [1\nc: 2\n", "manifest a.yaml is not YAML: line 3"),
     ("a.json", b'{"a": 1,\n "b": }', "manifest a.json is not JSON: .*line 2"),
-    ("a.yaml", b"\xff\xfe\x00", "manifest a.yaml is not UTF-8"),
+    ("a.yaml", b"\xff\xfe\x00", "manifest a.yaml is not UTF-8 .line 1, byte 0xff"),
+    ("a.yaml", b"kind: Service\nmetadata: {name: caf\xe9}\n", "manifest a.yaml is not UTF-8 .line 2, byte 0xe9"),
+    ("a.yaml", b"a: 1\nb: {c: 1, c: 2}", "line 2, column 11: the key 'c' is there twice"),
+    ("a.json", b'{"kind": "Service", "spec": {}, "spec": {}}', "the key 'spec' is there twice in one object"),
     ("a.yaml", b"\tkind: x", "line 1"),
     ("a.yaml", b"[" * 100_000, "manifest a.yaml is not YAML"),
 ]

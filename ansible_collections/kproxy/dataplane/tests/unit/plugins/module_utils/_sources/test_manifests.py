@@ -76,7 +76,7 @@ def test_a_pipe_in_the_folder_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"\xff\xfe")
-    with pytest.raises(SourceError, match="cannot read manifest"):
+    with pytest.raises(SourceError, match="is not UTF-8"):
         manifests.read_manifests(str(tmp_path))
 
 
