@@ -15,6 +15,7 @@ COMMANDS = {
     "lab": "up | down | ssh NODE | status: the seven-node lab by itself",
     "run": "a command in the project's environment: ./dev run ansible-playbook site.yml -l gpu-nodes",
     "molecule": "`molecule test` of one scenario on lab nodes",
+    "vagrant": "the molecule scenario on virtual machines: real kernels, modules, IPVS, a true reboot",
     "conformance": "the corpus of service semantics, with real packets or against the service table",
     "bench": "sync | connect: benchmarks, printed as figures and ratios",
 }

@@ -12,7 +12,7 @@ from devtools.environment import CACHE, COLLECTION, ROOT
 # ansible-test fetches get-pip.py from a host that a machine behind a package mirror cannot reach, unless the file is
 # there already. Python's own ensurepip does the same. ansible-core 2.19 looks for the first name, 2.21 for the second.
 GET_PIP_NAMES = ("get_pip_24_2.py", "get_pip_25_2.py")
-GET_PIP = '''\
+GET_PIP = """\
 import os
 import subprocess
 import sys
@@ -22,7 +22,7 @@ packages = [word for word in sys.argv[1:] if word not in ("--no-setuptools", "--
 ensurepip = [sys.executable, "-m", "ensurepip", "--default-pip"]
 subprocess.check_call(ensurepip, env=environment, stdout=subprocess.DEVNULL)
 subprocess.check_call([sys.executable, "-m", "pip", "install", *packages], env=environment)
-'''
+"""
 
 
 def tracked_files(root: Path, folder: Path) -> list[Path]:

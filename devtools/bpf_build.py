@@ -72,19 +72,47 @@ def compile_program(name: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="kp-bpf-") as folder:
         target = pathlib.Path(folder) / f"{name}.o"
         subprocess.run(
-            ["clang", "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function",
-             "-I", multiarch_include(), f"-fdebug-prefix-map={SOURCES}=.", "-c", str(SOURCES / f"{name}.bpf.c"),
-             "-o", str(target)],
-            check=True, cwd=SOURCES)
-        subprocess.run(["llvm-strip", "-g", "--remove-section=.BTF.ext", "--remove-section=.rel.BTF.ext",
-                        "--remove-section=.rel.BTF", "--remove-section=.llvm_addrsig", str(target)], check=True)
+            [
+                "clang",
+                "-O2",
+                "-g",
+                "-target",
+                "bpf",
+                "-mcpu=v3",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-Wno-unused-function",
+                "-I",
+                multiarch_include(),
+                f"-fdebug-prefix-map={SOURCES}=.",
+                "-c",
+                str(SOURCES / f"{name}.bpf.c"),
+                "-o",
+                str(target),
+            ],
+            check=True,
+            cwd=SOURCES,
+        )
+        subprocess.run(
+            [
+                "llvm-strip",
+                "-g",
+                "--remove-section=.BTF.ext",
+                "--remove-section=.rel.BTF.ext",
+                "--remove-section=.rel.BTF",
+                "--remove-section=.llvm_addrsig",
+                str(target),
+            ],
+            check=True,
+        )
         return target.read_bytes()
 
 
 def render(name: str) -> str:
     """Return the Python module for one program."""
     packed = base64.b85encode(zlib.compress(compile_program(name), 9)).decode("ascii")
-    lines = [packed[start:start + 110] for start in range(0, len(packed), 110)]
+    lines = [packed[start : start + 110] for start in range(0, len(packed), 110)]
     return HEADER.format(name=name, compiler=compiler(), digest=source_digest(name), text="\n".join(lines))
 
 

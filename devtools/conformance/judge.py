@@ -146,11 +146,7 @@ def needless_masquerades(probe: Probe, seen: Sequence[Observation], at: Circumst
     wanted = probe.expect.masquerade
     if not at.needless_masquerade or wanted is None or probe.client.kind not in SOCKET_KINDS:
         return 0
-    return sum(
-        one.source_kept and wanted.get(one.server, False)
-        for one in seen
-        if one.server is not None
-    )
+    return sum(one.source_kept and wanted.get(one.server, False) for one in seen if one.server is not None)
 
 
 def _judge_pins(

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from devtools.bootstrap import locked, say
@@ -67,16 +68,23 @@ def build(release: str, root: Path) -> None:
     unfinished = root.with_name(f"{root.name}.unfinished")
     if unfinished.exists():
         shutil.rmtree(unfinished)
+    bootstrap(release, unfinished, PACKAGES)
+    furnish(unfinished)
+    unfinished.rename(root)
+
+
+def bootstrap(release: str, root: Path, packages: Sequence[str]) -> None:
+    """Make a tree of a Debian release with these packages, from the archive and by the proxy of the host's own apt."""
     sources = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
     text = "\n".join(path.read_text() for path in sources if path.is_file())
     proxy = subprocess.run(["apt-config", "dump", "Acquire"], capture_output=True, text=True, check=False).stdout
     inherited = [line for line in proxy.splitlines() if re.match(r'Acquire::https?::Proxy "', line)]
     options = [f"--aptopt={line}" for line in ["Acquire::Retries 5;", *inherited]]
     mirror = (mirrors(text) or ["http://deb.debian.org/debian"])[0]
-    packages = f"--include={','.join(PACKAGES)}"
-    run(["mmdebstrap", "--quiet", "--variant=minbase", packages, *options, release, str(unfinished), mirror])
-    furnish(unfinished)
-    unfinished.rename(root)
+    include = f"--include={','.join(packages)}"
+    # Its mounts below the tree must go with it, also when it is killed: the next run removes the tree.
+    own_mounts = ["unshare", "--mount"]
+    run([*own_mounts, "mmdebstrap", "--quiet", "--variant=minbase", include, *options, release, str(root), mirror])
 
 
 def furnish(root: Path) -> None:
