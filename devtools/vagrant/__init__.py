@@ -48,7 +48,7 @@ def variables(arguments: argparse.Namespace) -> dict[str, str]:
         "KPROXY_VAGRANT_BOX": arguments.box or DOWNLOADED_BOX,
         "KPROXY_VAGRANT_MODULES": str(modules),
         "MOLECULE_EPHEMERAL_DIRECTORY": str(CACHE / "molecule" / SCENARIO),
-        "MOLECULE_GLOB": str(ROOT / "molecule/*/molecule.yml"),
+        "MOLECULE_GLOB": str(ROOT / "molecule/vagrant/molecule.yml"),
         "ANSIBLE_CONFIG": "",
         "COLUMNS": os.environ.get("COLUMNS", "160"),
     }
@@ -71,7 +71,7 @@ def prepare_own_box(suite: str, emulate: bool) -> dict[str, str]:
     listed = subprocess.run(["vagrant", "box", "list"], env=environment, capture_output=True, text=True, check=True)
     if name not in listed.stdout:
         add = ["vagrant", "box", "add", "--force", "--name", name, str(folder / "package.box")]
-        subprocess.run(add, env=environment, stdout=sys.stderr, check=True)
+        subprocess.run(add, env=environment, capture_output=True, text=True, check=True)
     slow = emulate or not acceleration.works(folder / "vmlinuz")
     say(f"vagrant: {'emulated machines, as KVM does not work here' if slow else 'machines with KVM'}")
     return {"KPROXY_VAGRANT_BOX": name, "KPROXY_VAGRANT_EMULATE": "true" if slow else "false"}

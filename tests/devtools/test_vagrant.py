@@ -16,7 +16,7 @@ from devtools.bootstrap import package_names
 from devtools.environment import BIN, COLLECTION, ROOT, command_environment
 from devtools.lab import rootfs, workload
 from devtools.lab.topology import LabError, Node
-from devtools.vagrant import PACKAGES, acceleration, box, parser, variables, world
+from devtools.vagrant import PACKAGES, acceleration, box, inside, parser, variables, world
 
 SCENARIO = ROOT / "molecule/vagrant"
 PLAYBOOKS = ("prepare.yml", "converge.yml", "side_effect.yml", "cleanup.yml")
@@ -74,7 +74,7 @@ def test_a_world_replaces_what_libvirt_writes_and_ends_with_its_first_process() 
 
 def test_a_world_is_never_furnished_outside_of_one() -> None:
     with pytest.raises(LabError, match="first process"):
-        world.main(["true"])
+        inside.main(["true"])
 
 
 @pytest.mark.parametrize(

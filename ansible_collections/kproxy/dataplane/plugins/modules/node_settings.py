@@ -41,7 +41,9 @@ options:
     default: {}
   modules:
     description:
-      - Kernel modules to load.
+      - Kernel modules to load, now and at every boot.
+      - The module that brings one of O(sysctls) is added where known (C(nf_conntrack), C(br_netfilter)), because a
+        boot sets sysctls before anything else would load it.
     type: list
     elements: str
     default: []
@@ -88,6 +90,8 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     ledger = plan.Ledger.load(system.read_text(system.LEDGER_FILE))
     sysctls: dict[str, Any] = module.params["sysctls"] if present else {}
     modules: list[str] = module.params["modules"] if present else []
+    if system.has_modules():
+        modules = sorted({*modules, *plan.modules_behind(sysctls)})
     current = system.read_sysctls([*sysctls, *ledger.before])
     if present:
         change = plan.apply(ledger, current, system.loaded_modules(modules), sysctls, modules)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _FORMAT = 1
+_MODULE_OF_SYSCTLS = {"net.netfilter.nf_conntrack_": "nf_conntrack", "net.bridge.": "br_netfilter"}
 
 
 class LedgerError(ValueError):
@@ -63,6 +64,17 @@ class Plan:
 def normal(value: str) -> str:
     """Return a sysctl value as it compares: the kernel separates by tabs what people separate by blanks."""
     return " ".join(value.split())
+
+
+def modules_behind(sysctls: Iterable[str]) -> list[str]:
+    """Return the modules that bring these sysctls.
+
+    Until such a module is loaded its sysctls do not exist, and what a boot would set of them is lost: sysctls are set
+    once, after the modules of modules-load.d and long before the first rule or bridge (systemd-sysctl.service(8)).
+    """
+    return sorted(
+        {module for name in sysctls for prefix, module in _MODULE_OF_SYSCTLS.items() if name.startswith(prefix)}
+    )
 
 
 def apply(

@@ -54,6 +54,11 @@ def loaded_modules(names: Iterable[str], sys: str = "/sys/module") -> set[str]:
     return {name for name in names if os.path.isdir(os.path.join(sys, name.replace("-", "_")))}
 
 
+def has_modules(folder: str = "/lib/modules") -> bool:
+    """Tell whether modules of the running kernel are installed here; a container has none and loads none."""
+    return os.path.isdir(os.path.join(folder, os.uname().release))
+
+
 def read_text(path: str) -> str:
     """Return a file's text, empty if there is no such file."""
     try:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,25 @@ def test_later_settings_join_earlier_ones_and_the_first_value_is_remembered() ->
 
 def test_the_kernel_separates_by_tabs() -> None:
     assert plan.apply(Ledger(), {PORTS: "1024\t65535"}, [], {PORTS: "1024 65535"}, []).write == {}
+
+
+@pytest.mark.parametrize(
+    ("sysctls", "modules"),
+    [
+        ([FORWARD, PORTS], []),
+        (["net.netfilter.nf_conntrack_max", "net.netfilter.nf_conntrack_tcp_be_liberal"], ["nf_conntrack"]),
+        (["net.netfilter.nf_log_all_netns"], []),
+        ([BRIDGE, "net.netfilter.nf_conntrack_max"], ["br_netfilter", "nf_conntrack"]),
+    ],
+)
+def test_a_sysctl_of_a_module_needs_that_module_at_every_boot(sysctls: list[str], modules: list[str]) -> None:
+    assert plan.modules_behind(sysctls) == modules
+
+
+def test_modules_are_looked_for_by_the_running_kernel(tmp_path: Path) -> None:
+    assert not system.has_modules(str(tmp_path))
+    (tmp_path / os.uname().release).mkdir()
+    assert system.has_modules(str(tmp_path))
 
 
 @pytest.mark.parametrize(
