@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import Backend
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig

@@ -7,7 +7,8 @@ import subprocess
 import tempfile
 from typing import Any
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import mount_point
 

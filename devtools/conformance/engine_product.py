@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_backend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import Backend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_upkeep import EbpfUpkeep
@@ -71,7 +71,7 @@ class EngineProduct:
 def _made(backend: str, options: Mapping[str, str]) -> Backend:
     if backend == "nft":
         return NftablesBackend()
-    made = EbpfBackend(options=ebpf_backend.Options(options["bpfDirectory"], options["cgroup"]))
+    made = EbpfBackend(options=ebpf_options.Options(options["bpfDirectory"], options["cgroup"]))
     EbpfUpkeep(made).start()
     return made
 

@@ -13,7 +13,8 @@ import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, maglev
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Upsert, parse

@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_retirement
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_retirement import remaining
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flows import collect
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import Dataplane
@@ -78,7 +78,7 @@ def test_there_and_back_with_connections_held_open(world: World) -> None:
     last = Connection(world, server)
     assert last.works()
     assert len(former.read(("flows4",))["flows4"]) == 4
-    assert remaining(former) == 4
+    assert collect(former).left == 4
     assert not [hook for hook in former.attached() if hook.startswith("cgroup")]
     former.close()
     for connection in (by_nftables, by_ebpf, last):

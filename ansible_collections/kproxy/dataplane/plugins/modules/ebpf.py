@@ -190,7 +190,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import maglev
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.capacity import DEFAULT_TABLE_MEMORY
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._report import programming

@@ -10,38 +10,39 @@ frontend is carried by what.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows, layout
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import OWNED, Books, Replan
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import OWNED, Books
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.btf import BtfError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.capacity import (
-    DEFAULT_TABLE_MEMORY,
     CapacityError,
     check_table_memory,
     room_for,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.elf import ElfError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries import PortKey, carried
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries import carried
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.node_entries import (
     NODE_MAPS,
-    node_entries,
-    pods_by_link,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan, diff_maps
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import diff_maps
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states import MapRow, read_rows
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError, FrontendState
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_departures import departing, end
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flows import collect
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_node import (
+    entries_here,
+    refuse_mark,
+    settings_here,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import DEFAULTS, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_plan import EbpfPlan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_share import NftablesShare, share_of
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.removed_endpoints import close_sockets
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable, TableDelta
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import refusal_table
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import local_addresses
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import (
-    DEFAULT_ROOT,
     Dataplane,
     NoBpffs,
     Unsupported,
@@ -50,70 +51,14 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_devic
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_link import ForeignProgram
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import LayoutMismatch
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import MapFull
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpOptions
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import NoCgroup2
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netns_cookie import own_netns_cookie
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import is_loopback
 
 _FAMILIES = (4, 6)
 _UDP = 17
 _FAILURES = (OSError, KernelError, MapFull, LayoutMismatch, ForeignProgram, NoBpffs, Unsupported, NoCgroup2, ElfError,
              BtfError, CapacityError)  # fmt: skip
-
-
-#: Masquerade, or leave the client's address and let the endpoint's node answer (direct server return).
-SNAT, DSR_BY_OPTION, DSR_BY_IPIP = "snat", "dsr-option", "dsr-ipip"
-FORWARDINGS = (SNAT, DSR_BY_OPTION, DSR_BY_IPIP)
-_FORWARDING_FLAGS = {SNAT: 0, DSR_BY_OPTION: layout.DSR_OPTION, DSR_BY_IPIP: layout.DSR_TUNNEL}
-
-
-class Options(NamedTuple):
-    """Settings of this backend alone.
-
-    host_only: sockets of pods are left to the packet path (service meshes, virtual machines). cgroup: the directory
-    that covers the node's processes, empty for the root of the hierarchy. table_size: entries of the Maglev table of
-    every Service that is dialled from outside, 0 for random choice. table_memory: MiB that all tables may take.
-    xdp: where packets are forwarded before the stack. forwarding: how outsiders reach endpoints of other nodes.
-    """
-
-    root: str = DEFAULT_ROOT
-    cgroup: str = ""
-    host_only: bool = False
-    protect_node_ports: bool = True
-    table_size: int = 0
-    table_memory: int = DEFAULT_TABLE_MEMORY
-    xdp: XdpOptions = XdpOptions()
-    forwarding: str = SNAT
-
-
-DEFAULTS = Options()
-
-
-class EbpfPlan(NamedTuple):
-    """A change that was worked out and not made. share: the nftables part, None if there is none."""
-
-    maps: MapPlan
-    replan: Replan | None
-    settings: layout.Settings | None
-    share: Any
-    unattached: bool
-
-    @property
-    def empty(self) -> bool:
-        """Nothing would be written."""
-        return (
-            self.maps.empty
-            and self.settings is None
-            and not self.unattached
-            and (self.share is None or self.share.empty)
-        )
-
-    @property
-    def size(self) -> int:
-        """Number of elements that would be written or removed."""
-        return self.maps.size + (self.share.size if self.share is not None else 0)
 
 
 class EbpfBackend:
@@ -171,7 +116,7 @@ class EbpfBackend:
         else:
             self._opened = False
         plan = self.books.adopt(table, self._live, held.next_service if held else 1)
-        self._node = self._node_entries(table)
+        self._node = entries_here(table)
         for name, elements in diff_maps(self._node, self._live).steps_by_map():
             plan.merge(name, elements)
         settings = self._wanted_settings(table)
@@ -196,7 +141,7 @@ class EbpfBackend:
             self._rules = table
             replan = self.books.replan(table, delta)
             if delta.rules_changed:
-                node = self._node_entries(table)
+                node = entries_here(table)
                 for name, elements in diff_maps(node, self._node).steps_by_map():
                     replan.plan.merge(name, elements)
                 self._node = node
@@ -232,7 +177,7 @@ class EbpfBackend:
     def _commit(self, plan: EbpfPlan) -> None:
         needed = self.books.sizes_after(plan.replan) if plan.replan is not None else self.books.sizes()
         moved = self._make_room(needed)
-        removed = self._removed_udp(plan)
+        removed = departing(self.books, plan.replan) if plan.replan is not None else set()
         self.plane.write(plan.maps)
         if plan.settings is not None or moved:
             if self._settings is None:
@@ -248,8 +193,8 @@ class EbpfBackend:
         # Last: after a switch from nftables its tables go on serving until the programs do.
         if plan.share is not None:
             self._nftables.commit(plan.share)
-        if removed:
-            self._leave_endpoints(removed, plan.replan.ports if plan.replan is not None else ())
+        if removed and plan.replan is not None and self._rules is not None:
+            self.closed_sockets += end(self.plane, self.books, self._rules, removed, plan.replan.ports)
 
     def _make_room(self, needed: Mapping[str, int]) -> bool:
         """Open the maps with room for what is needed; True if they are new or have moved. Raises CapacityError."""
@@ -259,79 +204,20 @@ class EbpfBackend:
             if self.plane.fits(needed):
                 return False
         else:
-            mark = self._refuse_mark()
-            self._refusal_problem = refusal_table.load(mark) or ""
+            if self._rules is None:
+                raise AssertionError("used before plan_all()")
+            self._refusal_problem = refusal_table.load(refuse_mark(self._rules)) or ""
             if self._refusal_problem and self._settings is not None:
                 self._settings = self._settings._replace(refuse_mark=0)
         self.plane.open(room)
         self._opened = True
         return True
 
-    def _removed_udp(self, plan: EbpfPlan) -> set[tuple[int, bytes]]:
-        """Return (set number, endpoint struct) of UDP endpoints that the plan takes away."""
-        if plan.replan is None:
-            return set()
-        gone: set[tuple[int, bytes]] = set()
-        for key, new in plan.replan.ports.items():
-            old = self.books.ports.get(key)
-            if old is not None and key[0].protocol == _UDP:
-                after = {held[:-2] for slots in (new.sets if new else {}).values() for held in slots}
-                gone |= {(old.service, held) for slots in old.sets.values() for held in slots if held[:-2] not in after}
-        return gone
-
-    def _leave_endpoints(self, removed: Iterable[tuple[int, bytes]], ports: Iterable[PortKey]) -> None:
-        """End what still leads to UDP endpoints that have gone and no longer serve: flows, then sockets."""
-        if self._rules is None:
-            raise AssertionError("used before plan_all()")
-        still: set[tuple[int, bytes, int]] = set()
-        for service_port in {key[0] for key in ports}:
-            built = self._rules.built.get((service_port.namespace, service_port.name))
-            for part in built.ports if built is not None else ():
-                if part.name == service_port and self.books.numbers.known(service_port):
-                    number = self.books.numbers.of(service_port)
-                    still |= {(number, ip, port) for ip, port in part.serving}
-        dead = {(number, *layout.unpack_endpoint(held)[:2]) for number, held in removed} - still
-        if not dead:
-            return
-        for family in _FAMILIES:
-            name = "flows%d" % family
-            entries = self.plane.read((name,))[name]
-            self.plane.maps[name].delete(
-                [
-                    key
-                    for key, value in entries.items()
-                    if (flow := flows.unpack_flow(key, value)).protocol == _UDP
-                    and (flow.service, *flow.endpoint) in dead
-                ]
-            )
-        self.closed_sockets += close_sockets(self.plane, dead)
+    def _wanted_settings(self, table: ServiceTable) -> layout.Settings:
+        mark = 0 if self._refusal_problem else refuse_mark(table)
+        return settings_here(table, self.options, self.books.numbers.next, mark)
 
     # -- the node ---------------------------------------------------------------------------------------------------
-
-    def _node_entries(self, table: ServiceTable) -> dict[str, dict[bytes, bytes]]:
-        addresses = [held.address for held in local_addresses() if held.scope != "host" and held.scope != "link"]
-        links = {name: index for name, (index, _hardware) in devices().items()}
-        return node_entries(table.rules, addresses, links)
-
-    def _wanted_settings(self, table: ServiceTable) -> layout.Settings:
-        options = (
-            (layout.HOST_ONLY if self.options.host_only else 0)
-            | (layout.PROTECT_NODE_PORTS if self.options.protect_node_ports else 0)
-            | (layout.POD_BY_LINK if pods_by_link(table.rules) else 0)
-            | _FORWARDING_FLAGS[self.options.forwarding]
-        )
-        # A loopback bindAddress is nothing that an endpoint could answer to.
-        own = [ip for ip in table.view.primary_addresses if not is_loopback(ip)]
-        own += [held.address for held in local_addresses() if held.scope == "global"]
-        node4 = next((ip for ip in own if len(ip) == 4), bytes(4))
-        node6 = next((ip for ip in own if len(ip) == 16), bytes(16))
-        mark = 0 if self._refusal_problem else self._refuse_mark()
-        return layout.Settings(own_netns_cookie(), options, self.books.numbers.next, node4, node6, mark)
-
-    def _refuse_mark(self) -> int:
-        """Return the bit below kube-proxy's masquerade bit, or the one below that where it is taken."""
-        taken = self._rules.config.masquerade_bit if self._rules is not None else 14
-        return 1 << (13 if taken != 13 else 12)
 
     def upkeep(self) -> None:
         """Follow the node: new and removed devices and addresses; remove flows that have ended. Raises CommitError.
@@ -343,11 +229,11 @@ class EbpfBackend:
                 return
             try:
                 self.plane.attach_devices(swap=False)
-                node = self._node_entries(self._rules)
+                node = entries_here(self._rules)
                 self.plane.write(diff_maps(node, self._node))
                 self._node = node
                 if not self._refusal_problem and not refusal_table.exists():
-                    refusal_table.load(self._refuse_mark())
+                    refusal_table.load(refuse_mark(self._rules))
             except _FAILURES as error:
                 raise CommitError(str(error)) from error
 
@@ -356,14 +242,7 @@ class EbpfBackend:
         with self._lock:
             if not self._attached:
                 return 0
-            count, now = 0, time.monotonic_ns()
-            for family in _FAMILIES:
-                opened = self.plane.maps["flows%d" % family]
-                held = opened.dump()
-                ended = [key for key, value in held.items() if flows.expired(flows.unpack_flow(key, value), now)]
-                opened.delete(ended)
-                count += len(ended)
-            return count
+            return collect(self.plane).removed
 
     def _is_attached(self) -> bool:
         held = self.plane.attached()

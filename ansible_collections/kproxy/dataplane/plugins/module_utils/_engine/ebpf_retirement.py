@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import time
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flows import collect
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import refusal_table
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import Dataplane
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import BpfMap
 
 CHECK_SECONDS = 5.0
 
@@ -35,22 +34,10 @@ def retire(root: str, pause_seconds: float = CHECK_SECONDS) -> str:
             with plane.locked():
                 if not plane.exists() or not plane.draining():
                     return TAKEN_BACK
-                if not remaining(plane):
+                if not collect(plane).left:
                     plane.remove()
                     refusal_table.remove()
                     return REMOVED
             time.sleep(pause_seconds)
     finally:
         plane.close()
-
-
-def remaining(plane: Dataplane) -> int:
-    """Remove flow entries that have ended; return how many are left."""
-    return sum(_collect(plane.maps["flows%d" % family]) for family in (4, 6))
-
-
-def _collect(opened: BpfMap) -> int:
-    now, held = time.monotonic_ns(), opened.dump()
-    ended = [key for key, value in held.items() if flows.expired(flows.unpack_flow(key, value), now)]
-    opened.delete(ended)
-    return len(held) - len(ended)

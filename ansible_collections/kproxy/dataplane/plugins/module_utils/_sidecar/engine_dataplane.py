@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_upkeep import EbpfUpkeep
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine, SyncResult
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend

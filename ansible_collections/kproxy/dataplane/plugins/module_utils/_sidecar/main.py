@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.maglev import MAGLEV
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ConfigError, ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import AddressWatch, local_addresses
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
