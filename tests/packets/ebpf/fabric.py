@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import ipaddress
 import os
+import select
 import socket
 import struct
 from collections.abc import Iterable
@@ -192,13 +193,31 @@ class Fabric:
         self.servers.append(server)
         return server
 
-    def dial(self, family: int, kind: int, port: int = 30080) -> socket.socket:
-        """Connect from the client to a port of the ingress node."""
+    def dial(self, family: int, kind: int, port: int = 30080, node: dict[int, str] = INGRESS) -> socket.socket:
+        """Connect from the client to a port of a node, by default the ingress node."""
         with self.client.entered():
             made = socket.socket(INET[family], kind)
         made.settimeout(WAIT)
-        made.connect((INGRESS[family], port))
+        made.connect((node[family], port))
         return made
+
+    @staticmethod
+    def exchange(sender: socket.socket, receiver: socket.socket, word: bytes) -> None:
+        """Send a long word and read it at the other end meanwhile."""
+        received, sent = bytearray(), 0
+        sender.setblocking(False)
+        try:
+            while len(received) < len(word):
+                writers = [sender] if sent < len(word) else []
+                readable, writable, _ = select.select([receiver], writers, [], WAIT)
+                assert readable or writable, f"stalled after {len(received)} of {len(word)} bytes"
+                if writable:
+                    sent += sender.send(word[sent : sent + 65536])
+                if readable:
+                    received += receiver.recv(1 << 17)
+        finally:
+            sender.settimeout(WAIT)
+        assert received == word
 
     def sent_by_ingress(self) -> int:
         """Return the bytes that the ingress node has sent over the bridge."""

@@ -130,10 +130,14 @@ def port_entries(
         frontends[layout.frontend_key(*row.key)] = value.pack()
     if not any(carried(row) for row in rows):
         sets, balanced = {}, ()
+    # By the cluster set, another node's packet proves that it was meant for an endpoint here (direct server return).
+    proving = layout.set_number(service, False) if any(map(outside, rows)) else None
     members = {
-        layout.member_key(number, held): layout.unpack_endpoint(held)[2].to_bytes(4, "little")
-        for number, slots in (sets.items() if seconds else ())
+        layout.member_key(number, held): flags.to_bytes(4, "little")
+        for number, slots in sets.items()
         for held in slots
+        for flags in layout.unpack_endpoint(held)[2:]
+        if seconds or (number == proving and flags & layout.ENDPOINT_LOCAL)
     }
     return PortEntries(service, frontends, sets, members, ranges,
                        tuple({row.key.ip for row in rows if row.kind == CLUSTER_IP}), balanced)

@@ -38,10 +38,12 @@ static long (*bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 fr
 static long (*bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)26;
 static __s64 (*bpf_csum_diff)(__be32 *from, __u32 from_size, __be32 *to, __u32 to_size, __wsum seed) = (void *)28;
 static long (*bpf_redirect)(__u32 link, __u64 flags) = (void *)23;
+static long (*bpf_skb_change_tail)(struct __sk_buff *skb, __u32 length, __u64 flags) = (void *)38;
 static __u64 (*bpf_get_socket_cookie)(void *ctx) = (void *)46;
 static long (*bpf_xdp_adjust_head)(struct xdp_md *ctx, int delta) = (void *)44;
 static long (*bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 delta, __u32 mode, __u64 flags) = (void *)50;
 static long (*bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *route, int size, __u32 flags) = (void *)69;
 static __u64 (*bpf_get_netns_cookie)(void *ctx) = (void *)122;
+static long (*bpf_redirect_neigh)(__u32 link, void *next_hop, int size, __u64 flags) = (void *)152;
 static long (*bpf_check_mtu)(void *ctx, __u32 link, __u32 *mtu, __s32 more, __u64 flags) = (void *)163;
 static int (*bpf_set_retval)(int retval) = (void *)187;

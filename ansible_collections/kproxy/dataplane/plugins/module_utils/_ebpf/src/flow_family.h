@@ -191,6 +191,43 @@ INLINE void NAME(ask_route)(struct bpf_fib_lookup *route, __u32 link, const stru
 #endif
 }
 
+INLINE const struct NAME(flow_value) *NAME(peek_flow)(const struct NAME(packet) *p, const struct NAME(tuple) *tuple)
+{
+	struct NAME(flow_key) key;
+
+	__builtin_memset(&key, 0, sizeof(key));
+	key.tuple = *tuple;
+	key.protocol = p->protocol;
+	key.hook = HOOK_EGRESS;
+	return bpf_map_lookup_elem(&NAME(flows), &key);
+}
+
+INLINE void NAME(turn_round)(struct NAME(tuple) *turned, const struct NAME(tuple) *tuple)
+{
+	turned->src = tuple->dst;
+	turned->dst = tuple->src;
+	turned->sport = tuple->dport;
+	turned->dport = tuple->sport;
+}
+
+/*
+ * Whether this client port is in use towards this endpoint through another frontend: by direct return on the way there,
+ * by any other on the way back.
+ */
+INLINE bool NAME(port_in_use)(const struct NAME(packet) *p, const struct NAME(tuple) *forward)
+{
+	const struct NAME(flow_value) *held = NAME(peek_flow)(p, forward);
+	struct NAME(tuple) back;
+
+	if (held && !(held->flags & FLOW_CLOSING) &&
+	    (!(held->flags & (FLOW_TUNNEL | FLOW_OPTION)) || !NAME(same_addr)(&held->to.dst, &p->tuple.dst) ||
+	     held->to.dport != p->tuple.dport))
+		return true;
+	NAME(turn_round)(&back, forward);
+	held = NAME(peek_flow)(p, &back);
+	return held && !(held->flags & FLOW_CLOSING);
+}
+
 /*
  * Enter client -> endpoint at egress as one that keeps the client's address: the endpoint's node reads the frontend from
  * the packet and answers by itself. False where that cannot be: the caller masquerades instead.
@@ -203,8 +240,7 @@ INLINE bool NAME(enter_dsr)(void *ctx, __u32 link, const struct NAME(packet) *p,
 	struct NAME(flow_value) value;
 	struct NAME(flow_key) key;
 
-	/* Another port for the client would be unknown to the endpoint's node, and so would those of later fragments. */
-	if (forward->sport != p->tuple.sport || p->first_fragment)
+	if (p->first_fragment)
 		return false;
 	if (tunnel) {
 		struct NAME(addr) own;
@@ -277,16 +313,18 @@ INLINE __u32 NAME(open_flow)(void *ctx, __u32 link, const struct NAME(packet) *p
 	*forward = p->tuple;
 	forward->dst = chosen.addr;
 	forward->dport = chosen.port;
-	if (!NAME(enter_reply)(p, forward, 0, frontend->service))
-		return because(DECIDED_DROP, REASON_NO_SNAT_PORT);
 	/* A connection that comes back to its own sender must look like the node's, or the sender's kernel discards it. */
 	masquerade = (answer & MASQUERADE) ||
 		     ((chosen.flags & ENDPOINT_LOCAL) && NAME(same_addr)(&chosen.addr, &p->tuple.src));
 	if (masquerade && kind == CLIENT_OUTSIDER && (node->flags & (DSR_OPTION | DSR_TUNNEL)) &&
 	    !bpf_map_lookup_elem(&NAME(cluster_ips), &p->tuple.dst)) {
-		/* A local endpoint's answers come through here anyway. */
 		if (chosen.flags & ENDPOINT_LOCAL) {
+			/* Its answers come through here anyway. */
 			masquerade = false;
+		} else if (NAME(port_in_use)(p, forward)) {
+			/* Another port for the client would be unknown to the endpoint's node. */
+			forward->sport = snat_port();
+			count_reason(REASON_DSR_MASQUERADED);
 		} else if (NAME(enter_dsr)(ctx, link, p, forward, node, frontend->service)) {
 			return NAME(enter_forward)(p, forward, frontend->service)
 				       ? DECIDED_OPENED
@@ -295,6 +333,8 @@ INLINE __u32 NAME(open_flow)(void *ctx, __u32 link, const struct NAME(packet) *p
 			count_reason(REASON_DSR_MASQUERADED);
 		}
 	}
+	if (!NAME(enter_reply)(p, forward, 0, frontend->service))
+		return because(DECIDED_DROP, REASON_NO_SNAT_PORT);
 	if (masquerade) {
 		NOINLINE_COPY(&own.w, &node->NAME(node));
 		if (NAME(unset_addr)(&own) || !NAME(enter_masquerade)(p, forward, &own, frontend->service))
@@ -327,4 +367,63 @@ INLINE struct NAME(flow_value) *NAME(find_flow)(const struct NAME(packet) *p, co
 	if (p->tcp_flags & (TCP_FIN | TCP_RST))
 		flow->flags |= FLOW_CLOSING;
 	return flow;
+}
+
+/* The service whose frontend `tuple` dials and which has `endpoint` here; 0: none. `dialled`: there is such a frontend. */
+INLINE __u32 NAME(serving_here)(const struct NAME(tuple) *tuple, __u8 protocol, const struct NAME(endpoint) *endpoint,
+				bool *dialled)
+{
+	const struct frontend_value *frontend = NAME(exact_frontend)(&tuple->dst, tuple->dport, protocol);
+	struct NAME(member_key) member = { .endpoint = *endpoint };
+	struct NAME(addr) any;
+
+	*dialled = frontend;
+	if (frontend) {
+		member.set = set_number(frontend->service, false);
+		if (bpf_map_lookup_elem(&NAME(members), &member))
+			return frontend->service;
+	}
+	/* A NodePort of another node. */
+	__builtin_memset(&any, 0, sizeof(any));
+	frontend = NAME(exact_frontend)(&any, tuple->dport, protocol);
+	if (!frontend)
+		return 0;
+	*dialled = true;
+	member.set = set_number(frontend->service, false);
+	return bpf_map_lookup_elem(&NAME(members), &member) ? frontend->service : 0;
+}
+
+/*
+ * A packet that another node sent on for an endpoint here. `p` is as the client made it; `forward` is what it becomes.
+ * Every packet through a tunnel names its endpoint, so a connection lives on even where its entries were lost.
+ */
+INLINE __u32 NAME(accept_flow)(const struct NAME(packet) *p, const struct NAME(endpoint) *endpoint, bool tunnel,
+			       struct NAME(tuple) *forward)
+{
+	const struct NAME(flow_value) *flow = NAME(find_flow)(p, &p->tuple, HOOK_INGRESS);
+	const struct settings *node = node_settings();
+	bool dialled;
+	__u32 service;
+
+	if (flow && NAME(same_addr)(&flow->to.dst, &endpoint->addr) && flow->to.dport == endpoint->port) {
+		*forward = flow->to;
+		return DECIDED_OPENED;
+	}
+	if (p->later_fragment || !node || (node->flags & DRAINING))
+		return DECIDED_NOT_OURS;
+	service = NAME(serving_here)(&p->tuple, p->protocol, endpoint, &dialled);
+	if (!service)
+		return dialled ? because(DECIDED_DROP, REASON_DSR_UNKNOWN) : DECIDED_NOT_OURS;
+	*forward = p->tuple;
+	forward->dst = endpoint->addr;
+	forward->dport = endpoint->port;
+	if (!NAME(enter_reply)(p, forward, tunnel ? FLOW_CLAMP : 0, service))
+		return because(DECIDED_DROP, REASON_NO_SNAT_PORT);
+	/* Without a tunnel, the packets that follow name no frontend, and so could not be told from another's. */
+	if (!tunnel && forward->sport != p->tuple.sport)
+		return because(DECIDED_DROP, REASON_DSR_UNKNOWN);
+	NAME(forget_masquerade)(p, forward);
+	if ((tunnel || p->protocol == PROTOCOL_UDP) && !NAME(enter_forward)(p, forward, service))
+		return because(DECIDED_DROP, REASON_FLOW_TABLE_FULL);
+	return DECIDED_OPENED;
 }

@@ -76,12 +76,13 @@ INLINE bool read_ip6(struct __sk_buff *skb, __u32 at, struct packet6 *p)
 #endif
 
 /* Read addresses, ports and flags; false for what this path does not carry. */
-INLINE bool NAME(read_packet)(struct __sk_buff *skb, __u8 hook, struct NAME(packet) *p)
+INLINE bool NAME(read_packet)(struct __sk_buff *skb, __u32 at, __u8 hook, struct NAME(packet) *p)
 {
 	struct NAME(fragment_key) datagram;
 	struct port_pair ports;
 
-	if (!NAME(read_ip)(skb, link_header, p))
+	p->protocol = 0;
+	if (!NAME(read_ip)(skb, at, p))
 		return false;
 	p->tcp_flags = 0;
 	p->icmp_type = 0;
@@ -122,6 +123,26 @@ INLINE bool NAME(read_packet)(struct __sk_buff *skb, __u8 hook, struct NAME(pack
 	}
 	return true;
 }
+
+#if FAMILY == 6
+/* Read the ports behind an option header that is not walked otherwise; false for other protocols than TCP and UDP. */
+INLINE bool read_behind6(struct __sk_buff *skb, __u32 at, struct packet6 *p)
+{
+	struct port_pair ports;
+	__u8 nexthdr;
+
+	if (bpf_skb_load_bytes(skb, p->l4, &nexthdr, sizeof(nexthdr)) ||
+	    (nexthdr != PROTOCOL_TCP && nexthdr != PROTOCOL_UDP) || bpf_skb_load_bytes(skb, at, &ports, sizeof(ports)))
+		return false;
+	p->protocol = nexthdr;
+	p->tcp_flags = p->icmp_type = 0;
+	p->tuple.sport = ports.sport;
+	p->tuple.dport = ports.dport;
+	if (nexthdr == PROTOCOL_TCP && bpf_skb_load_bytes(skb, at + TCP_FLAGS_OFFSET, &p->tcp_flags, 1))
+		return false;
+	return true;
+}
+#endif
 
 /* Replace an address of the header at `ip`; `l4_csum` (0: none) is a checksum with a pseudo header. */
 INLINE void NAME(set_addr)(struct __sk_buff *skb, __u32 ip, bool destination, const struct NAME(addr) *old,

@@ -31,6 +31,8 @@ INLINE int refuse(struct __sk_buff *skb, const struct settings *node, __u32 reas
 #define WORDS 1
 #define PROTOCOL_ICMP_OF_FAMILY PROTOCOL_ICMP
 #define ICMP_ECHO_OF_FAMILY 8
+#define PROTOCOL_TUNNEL_OF_FAMILY PROTOCOL_IPIP
+#define TUNNEL_ROOM BPF_F_ADJ_ROOM_ENCAP_L3_IPV4
 #define ICMP_IS_ERROR(type) ((type) == 3 || (type) == 11 || (type) == 12)
 #define ICMP_INNER_CSUM(csum) 0
 #define ICMP_OUTER_CSUM(csum) 0
@@ -39,11 +41,15 @@ INLINE int refuse(struct __sk_buff *skb, const struct settings *node, __u32 reas
 #include "tuple_family.h"
 #include "packet_family.h"
 #include "flow_family.h"
+#include "dsr_family.h"
+#include "dsr_tc_family.h"
 #include "tc_family.h"
 #undef FAMILY
 #undef WORDS
 #undef PROTOCOL_ICMP_OF_FAMILY
 #undef ICMP_ECHO_OF_FAMILY
+#undef PROTOCOL_TUNNEL_OF_FAMILY
+#undef TUNNEL_ROOM
 #undef ICMP_IS_ERROR
 #undef ICMP_INNER_CSUM
 #undef ICMP_OUTER_CSUM
@@ -51,6 +57,8 @@ INLINE int refuse(struct __sk_buff *skb, const struct settings *node, __u32 reas
 #define WORDS 4
 #define PROTOCOL_ICMP_OF_FAMILY PROTOCOL_ICMP6
 #define ICMP_ECHO_OF_FAMILY 128
+#define PROTOCOL_TUNNEL_OF_FAMILY PROTOCOL_IPV6
+#define TUNNEL_ROOM BPF_F_ADJ_ROOM_ENCAP_L3_IPV6
 #define ICMP_IS_ERROR(type) ((type) < 128)
 #define ICMP_INNER_CSUM(csum) (csum)
 #define ICMP_OUTER_CSUM(csum) (csum)
@@ -59,6 +67,8 @@ INLINE int refuse(struct __sk_buff *skb, const struct settings *node, __u32 reas
 #include "tuple_family.h"
 #include "packet_family.h"
 #include "flow_family.h"
+#include "dsr_family.h"
+#include "dsr_tc_family.h"
 #include "tc_family.h"
 
 INLINE int handle(struct __sk_buff *skb, __u8 hook)

@@ -2,6 +2,21 @@
 /* Copyright: (c) 2026, kproxy.dataplane contributors */
 /* What tc does with one packet, for one family. Included with FAMILY 4 and 6 after flow_family.h. */
 
+/* A direct connection beside one through a frontend: with another source port, `anyhow` even if the table shows none. */
+INLINE int NAME(open_beside)(struct __sk_buff *skb, const struct NAME(packet) *p, bool anyhow)
+{
+	struct NAME(tuple) forward = p->tuple;
+
+	if (anyhow)
+		forward.sport = snat_port();
+	if (!NAME(enter_reply)(p, &forward, 0, 0))
+		return drop(REASON_NO_SNAT_PORT);
+	if (!NAME(enter_forward)(p, &forward, 0))
+		return drop(REASON_FLOW_TABLE_FULL);
+	NAME(rewrite)(skb, p, &forward);
+	return NOT_OURS;
+}
+
 /*
  * The first packet to an endpoint itself. A client port that reached this endpoint through a frontend before left entries
  * that would take the endpoint's answers for their own: ended ones are removed; beside a live one, the new connection
@@ -11,8 +26,12 @@ INLINE int NAME(open_direct)(struct __sk_buff *skb, const struct NAME(packet) *p
 {
 	const struct NAME(flow_value) *held;
 	struct NAME(flow_key) key;
-	struct NAME(tuple) forward = p->tuple;
 
+	held = NAME(peek_flow)(p, &p->tuple);
+	if (held && (held->flags & (FLOW_TUNNEL | FLOW_OPTION)) && !(held->flags & FLOW_CLOSING))
+		return NAME(open_beside)(skb, p, true);
+	if (held && (held->flags & (FLOW_TUNNEL | FLOW_OPTION)))
+		NAME(forget_masquerade)(p, &p->tuple);
 	__builtin_memset(&key, 0, sizeof(key));
 	key.tuple.src = p->tuple.dst;
 	key.tuple.dst = p->tuple.src;
@@ -28,12 +47,7 @@ INLINE int NAME(open_direct)(struct __sk_buff *skb, const struct NAME(packet) *p
 		NAME(forget_masquerade)(p, &p->tuple);
 		return NOT_OURS;
 	}
-	if (!NAME(enter_reply)(p, &forward, 0, 0))
-		return drop(REASON_NO_SNAT_PORT);
-	if (!NAME(enter_forward)(p, &forward, 0))
-		return drop(REASON_FLOW_TABLE_FULL);
-	NAME(rewrite)(skb, p, &forward);
-	return NOT_OURS;
+	return NAME(open_beside)(skb, p, false);
 }
 
 /* Packets of the node's own sockets that the socket programs left alone: what must be silent is silenced here. */
@@ -141,12 +155,32 @@ INLINE int NAME(open)(struct __sk_buff *skb, const struct NAME(packet) *p)
 	}
 }
 
+/* What another node may have sent here for an endpoint: false if it is none of that. */
+INLINE bool NAME(received)(struct __sk_buff *skb, struct NAME(packet) *p, bool whole, int *result)
+{
+	if (!whole && p->protocol == PROTOCOL_TUNNEL_OF_FAMILY) {
+		*result = NAME(receive_tunnel)(skb);
+		return true;
+	}
+#if FAMILY == 4
+	return whole && p->l4 - p->ip == sizeof(struct iphdr) + OPTION_BYTES && NAME(receive_option)(skb, p, result);
+#else
+	if (whole || p->protocol != PROTOCOL_OPTIONS6 || !NAME(read_behind)(skb, p->l4 + OPTION_BYTES, p))
+		return false;
+	return NAME(receive_option)(skb, p, result);
+#endif
+}
+
 INLINE int NAME(handle)(struct __sk_buff *skb, __u8 hook)
 {
 	const struct NAME(flow_value) *flow;
 	struct NAME(packet) p;
+	bool whole = NAME(read_packet)(skb, link_header, hook, &p);
+	int result;
 
-	if (!NAME(read_packet)(skb, hook, &p))
+	if (hook == HOOK_INGRESS && NAME(received)(skb, &p, whole, &result))
+		return result;
+	if (!whole)
 		return NOT_OURS;
 	if (p.protocol == PROTOCOL_ICMP_OF_FAMILY)
 		return NAME(icmp)(skb, &p, hook);
@@ -154,7 +188,14 @@ INLINE int NAME(handle)(struct __sk_buff *skb, __u8 hook)
 	flow = NAME(find_flow)(&p, &p.tuple, hook);
 	if (flow) {
 		struct NAME(tuple) to = flow->to;
+		__u8 flags = flow->flags;
 
+		if (flags & FLOW_TUNNEL)
+			return NAME(send_by_tunnel)(skb, &p, &to);
+		if (flags & FLOW_OPTION)
+			return NAME(send_by_option)(skb, &p, &to);
+		if ((flags & FLOW_CLAMP) && (p.tcp_flags & TCP_SYN))
+			NAME(clamp_segments)(skb, &p);
 		NAME(rewrite)(skb, &p, &to);
 		return NOT_OURS;
 	}

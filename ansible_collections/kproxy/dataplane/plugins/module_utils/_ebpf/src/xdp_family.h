@@ -112,15 +112,18 @@ INLINE bool NAME(put_option)(struct xdp_md *ctx, const struct NAME(tuple) *front
 	struct NAME(option) option;
 	struct NAME(ip_header) ip;
 	struct NAME(frame) *frame;
+	struct ethhdr link;
 
 	if (bpf_xdp_adjust_head(ctx, -OPTION_BYTES))
 		return false;
 	frame = (void *)(long)ctx->data;
 	if ((void *)(frame + 1) + OPTION_BYTES > (void *)(long)ctx->data_end)
 		return false;
-	__builtin_memcpy(&frame->link, (void *)&frame->link + OPTION_BYTES, sizeof(frame->link));
+	/* By way of the stack: the old and the new place overlap. */
+	__builtin_memcpy(&link, (void *)&frame->link + OPTION_BYTES, sizeof(link));
 	__builtin_memcpy(&ip, (void *)&frame->ip + OPTION_BYTES, sizeof(ip));
 	NAME(option_header)(&option, &ip, frontend);
+	__builtin_memcpy(&frame->link, &link, sizeof(link));
 	__builtin_memcpy(&frame->ip, &ip, sizeof(ip));
 	__builtin_memcpy((void *)&frame->link + sizeof(frame->link) + sizeof(ip), &option, sizeof(option));
 	return true;
