@@ -16,6 +16,10 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.namespace import IsolationError, run_isolated
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_protocol import FAMILY_WORD
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.base_chains import from_facts
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.examine import foreign_drops
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.node_facts import NodeFacts
+from ansible_collections.kproxy.dataplane.plugins.modules import node_facts
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,3 +115,15 @@ def test_a_probe_runs_in_a_namespace_of_its_own() -> None:
     own = os.readlink("/proc/self/ns/net")
     assert run_isolated(lambda: os.readlink("/proc/self/ns/net")) != own
     assert os.readlink("/proc/self/ns/net") == own
+
+
+@pytest.mark.parametrize("tool", ["iptables-legacy", "ip6tables-legacy"])
+def test_the_chains_of_iptables_legacy_are_seen(own_network: None, tool: str) -> None:
+    """A policy that nftables does not show drops all the same."""
+    subprocess.run([tool, "-P", "FORWARD", "DROP"], check=True)
+    family = "ip6" if tool.startswith("ip6") else "ip"
+    dropping = [chain for chain in node_facts.legacy_base_chains() if chain["policy"] == "drop"]
+    assert [(chain["family"], chain["table"], chain["hook"]) for chain in dropping] == [(family, "filter", "forward")]
+    findings = foreign_drops(NodeFacts("6.1", "1.0.6", base_chains=tuple(from_facts(dropping))))
+    assert [finding.result for finding in findings] == ["warn", "ok"]
+    assert f"chain {family} filter/FORWARD of iptables-legacy" in findings[0].message

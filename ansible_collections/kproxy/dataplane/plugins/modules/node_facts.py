@@ -80,7 +80,7 @@ ansible_facts:
           type: list
           elements: str
         base_chains:
-          description: Chains on a netfilter hook, each with its policy.
+          description: Chains on a netfilter hook, of nftables and of iptables-legacy, each with its policy.
           type: list
           elements: dict
         cgroup2:
@@ -107,10 +107,27 @@ ansible_facts:
           elements: str
 """
 
+import dataclasses
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import iptables_state
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_protocol import FAMILY_WORD
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.probe import collect_facts
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.tool import ToolError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.base_chains import from_iptables_save
+
+
+def legacy_base_chains() -> list[dict[str, Any]]:
+    """Return the base chains of iptables-legacy, which nftables does not show. Raises ToolError."""
+    found: list[dict[str, Any]] = []
+    for item in iptables_state.tools():
+        if item.backend == iptables_state.LEGACY:
+            chains = from_iptables_save(iptables_state.save(item), FAMILY_WORD[item.family], "iptables-legacy")
+            found += [dataclasses.asdict(chain) for chain in chains]
+    return found
 
 
 def main() -> None:
@@ -118,6 +135,11 @@ def main() -> None:
     module = AnsibleModule(argument_spec={}, supports_check_mode=True)
     try:
         facts = collect_facts()
+        if facts["cap_net_admin"]:
+            try:
+                facts["base_chains"] += legacy_base_chains()
+            except ToolError as error:
+                facts["probe_errors"].append(f"the chains of iptables-legacy were not looked at: {error}")
     except (KernelError, OSError) as error:
         module.fail_json(msg=f"the node cannot be looked at: {error}")
     module.exit_json(changed=False, ansible_facts={"kproxy_node": facts})

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 # What Service traffic passes after the translation: forward on its way to pods, input towards endpoints on the host
@@ -37,6 +37,7 @@ class BaseChain:
     hook: str
     policy: str
     ends_in: str = ""
+    backend: str = ""
 
     @property
     def drops(self) -> bool:
@@ -45,10 +46,10 @@ class BaseChain:
 
     def __str__(self) -> str:
         """Name the chain the way its owner's tool does."""
-        return f"{self.family} {self.table}/{self.chain}"
+        return f"{self.family} {self.table}/{self.chain}" + (f" of {self.backend}" if self.backend else "")
 
 
-def from_iptables_save(text: str, family: str = "ip") -> list[BaseChain]:
+def from_iptables_save(text: str, family: str = "ip", backend: str = "") -> list[BaseChain]:
     """Return the forward and input chains that an ``iptables-save`` dump declares.
 
     User-defined chains carry ``-`` for a policy and are left out: packets come back from them.
@@ -62,14 +63,13 @@ def from_iptables_save(text: str, family: str = "ip") -> list[BaseChain]:
         declared = _CHAIN.match(line)
         if declared and declared["policy"] != "-" and declared["chain"].lower() in HOOKS:
             name = declared["chain"]
-            chains[table, name] = BaseChain(family, table, name, name.lower(), declared["policy"].lower())
+            policy = declared["policy"].lower()
+            chains[table, name] = BaseChain(family, table, name, name.lower(), policy, backend=backend)
             continue
         final = _VERDICT_WITHOUT_MATCH.match(line)
         if final and (table, final["chain"]) in chains:
             known = chains[table, final["chain"]]
-            chains[table, known.chain] = BaseChain(
-                family, table, known.chain, known.hook, known.policy, final["verdict"].lower()
-            )
+            chains[table, known.chain] = replace(known, ends_in=final["verdict"].lower())
     return list(chains.values())
 
 
@@ -83,6 +83,7 @@ def from_facts(rows: Iterable[Mapping[str, Any]]) -> list[BaseChain]:
             hook=str(row.get("hook", "")).lower(),
             policy=str(row.get("policy", "accept")).lower(),
             ends_in=str(row.get("ends_in", "")).lower(),
+            backend=str(row.get("backend", "")),
         )
         for row in rows
         if str(row.get("hook", "")).lower() in HOOKS and str(row.get("family", "ip")) in FAMILIES

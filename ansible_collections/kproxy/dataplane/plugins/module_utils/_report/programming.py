@@ -9,10 +9,12 @@ from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import Backend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.api_address import through_services
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.notes import all_notes
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert
 from ansible_collections.kproxy.dataplane.plugins.module_utils._report import frontend_changes
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.module_options import (
     node_name_of,
     proxy_config,
@@ -39,6 +41,9 @@ def present(
     engine = Engine(config, make_backend(config))
     engine.apply([Upsert(obj) for obj in reading.objects])
     preview = engine.preview()
+    chicken_and_egg = through_services(reading.servers, engine.table)
+    if chicken_and_egg:
+        raise SourceError("; ".join(chicken_and_egg))
     if preview.changes and not check_mode:
         engine.sync()
     changes = frontend_changes.compare(preview.before, preview.after)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.api_address import through_services
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import memory, views
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.control import Question, QuestionError, Render
@@ -84,6 +85,11 @@ class Answers:
         except QuestionError as error:
             question.answer(error)
 
+    def problems(self) -> tuple[str, ...]:
+        """Return what is wrong with this node's setup, one sentence each."""
+        servers = (one.server for one in self._reporter.sources.values())
+        return (*self._problems(), *through_services(servers, self._table))
+
     def headline(self) -> str:
         """Return one line for systemctl status."""
         loop = self._sync_loop
@@ -130,7 +136,7 @@ class Answers:
             "notes": [f"Service {name}: {note}" for name, notes in sorted(reporter.notes.items()) for note in notes],
             "conflicts": [str(conflict) for conflict in self._table.conflicts],
             "problems": [
-                *self._problems(),
+                *self.problems(),
                 *(f"setting {key} has no meaning for kproxyd and is left aside" for key in settings.left_aside),
             ],
             "residentBytes": memory.resident_bytes(),

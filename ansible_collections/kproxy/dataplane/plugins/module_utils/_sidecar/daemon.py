@@ -167,6 +167,8 @@ class Daemon:
         seconds = time.time() - self._parts.started_at
         self._parts.metrics.start_seconds.set(seconds)
         LOG.info("in step %.2f s after the start", seconds)
+        for problem in self._parts.answers.problems():
+            LOG.warning("%s", problem)
         watch, missed = self._parts.watch_ruleset()
         self._watch(watch, lambda: self._ruleset_changed(watch))
         if missed:

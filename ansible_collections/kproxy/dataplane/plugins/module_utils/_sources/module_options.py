@@ -7,6 +7,7 @@ from __future__ import annotations
 import socket
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
@@ -56,7 +57,8 @@ def read_source(options: Mapping[str, Any], node_name: str) -> Reading:
         return read_documents(read_manifests(options["manifests"]))
     # Certificates embedded in a kubeconfig have to be files for the TLS library; the folder is readable by us alone.
     with tempfile.TemporaryDirectory(prefix="kproxy-") as folder:
-        return read_documents(read_cluster(from_options(options, folder), node_name))
+        connection = from_options(options, folder)
+        return replace(read_documents(read_cluster(connection, node_name)), servers=connection.servers)
 
 
 def proxy_config(options: Mapping[str, Any]) -> ProxyConfig:

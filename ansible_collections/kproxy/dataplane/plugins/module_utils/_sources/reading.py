@@ -14,10 +14,11 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a source held: the usable objects, and why the others are not."""
+    """What a source held: the usable objects, and why the others are not. servers: the API servers it was read from."""
 
     objects: tuple[ApiObject, ...] = ()
     refusals: tuple[Refusal, ...] = field(default=())
+    servers: tuple[str, ...] = ()
 
 
 def read_documents(documents: Iterable[Any]) -> Reading:
