@@ -29,6 +29,9 @@ SILENCE_SECONDS = {"TCP": 2.4, "UDP": 0.7, "ICMP": 0.7, "SCTP": 0.7}
 """How long no answer has to last to be silence. TCP: an ICMP error that arrives while connect() holds the socket is
 lost (LockDroppedIcmps) until the SYN is sent again after 1 s."""
 
+# Something in the loop is wrong if it is busy for so long.
+_LONGEST_SECONDS = 60.0
+
 REFUSALS = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOPROTOOPT, errno.EACCES, errno.ENONET)
 _NO_LINGER = struct.pack("ii", 1, 0)
 
@@ -220,17 +223,25 @@ class Traffic:
         sock.close()
 
     def _drain(self) -> None:
+        # Servers answer from this loop, too: nobody is silent before they had their turn, however busy the machine is.
+        begun = time.monotonic()
+        for flight in self._flights.values():
+            flight.deadline = begun + SILENCE_SECONDS[flight.shot.to.protocol]
         while self._flights:
             now = time.monotonic()
-            for flight in [flight for flight in self._flights.values() if flight.deadline <= now]:
+            busy = self._poll(min(flight.deadline for flight in self._flights.values()) - now)
+            if busy and now < begun + _LONGEST_SECONDS:
+                continue
+            for flight in [flight for flight in self._flights.values() if flight.deadline <= time.monotonic()]:
                 self._finish(flight, Observation(SILENT, flight.shot.number))
-            if self._flights:
-                self._poll(min(flight.deadline for flight in self._flights.values()) - now)
 
-    def _poll(self, timeout: float) -> None:
-        for key, _ in self._selector.select(max(timeout, 0)):
+    def _poll(self, timeout: float) -> bool:
+        """Let everybody act who can; return whether anybody could."""
+        ready = self._selector.select(max(timeout, 0))
+        for key, _ in ready:
             callback: Callable[[], None] = key.data
             callback()
+        return bool(ready)
 
     # -- beside the usual sockets ------------------------------------------------------------------------------------
 
@@ -254,14 +265,14 @@ class Traffic:
         deadline = time.monotonic() + SILENCE_SECONDS[shot.to.protocol]
         try:
             probe.send()
-            while time.monotonic() < deadline:
+            while True:
                 if probe.error:
                     return _failure(shot, probe.error)
                 answer = self._echo(probe, shot) if isinstance(probe, IcmpEcho) else self._arrival(probe, shot)
                 if answer is not None:
                     return answer
-                self._poll(deadline - time.monotonic())
-            return Observation(SILENT, shot.number)
+                if not self._poll(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                    return Observation(SILENT, shot.number)
         finally:
             self._unregister(probe.socket)
 
