@@ -95,7 +95,7 @@ class Fabric:
     """The topology of the module's docstring. mtu: of the bridge and of everything on it."""
 
     def __init__(
-        self, xdp: str = "off", forwarding: str = "snat", devices: tuple[str, ...] = ("*",), mtu: int = 1500
+        self, xdp: str = "disabled", forwarding: str = "snat", devices: tuple[str, ...] = ("*",), mtu: int = 1500
     ) -> None:
         self.bridge, self.client = NetworkNamespace(), NetworkNamespace()
         self.ingress, self.backend, self.pod = NetworkNamespace(), NetworkNamespace(), NetworkNamespace()

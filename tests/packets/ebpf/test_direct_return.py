@@ -18,18 +18,18 @@ BIG = 1 << 20
 # linux/in.h, linux/in6.h
 IP_MTU_DISCOVER, IP_MTU, IPV6_MTU_DISCOVER, IPV6_MTU, MTU_DISCOVER_DO = 10, 14, 23, 24, 2
 MODES = pytest.mark.parametrize("forwarding", ["dsr-ipip", "dsr-option"])
-WAYS = pytest.mark.parametrize("xdp", ["off", "generic", "native"])
+WAYS = pytest.mark.parametrize("xdp", ["disabled", "generic", "native"])
 
 
 class Make(Protocol):
-    def __call__(self, forwarding: str, xdp: str = "off", mtu: int = 1500) -> Fabric: ...
+    def __call__(self, forwarding: str, xdp: str = "disabled", mtu: int = 1500) -> Fabric: ...
 
 
 @pytest.fixture
 def fabrics() -> Iterator[Make]:
     with contextlib.ExitStack() as stack:
 
-        def make(forwarding: str, xdp: str = "off", mtu: int = 1500) -> Fabric:
+        def make(forwarding: str, xdp: str = "disabled", mtu: int = 1500) -> Fabric:
             made = Fabric(xdp, forwarding, ("eth0",), mtu)
             stack.callback(made.close)
             return made
@@ -66,7 +66,7 @@ def test_the_client_keeps_its_address_and_is_answered_directly(fabrics: Make, fo
                 server.sendto(word * 2, from_whom)
                 assert client.recv(4096) == word * 2
     assert fabric.first.backend.plane.reasons() == dict.fromkeys(fabric.first.backend.plane.reasons(), 0)
-    assert (fabric.first.carried()["by-xdp"] > 20) is (xdp != "off")
+    assert (fabric.first.carried()["by-xdp"] > 20) is (xdp != "disabled")
 
 
 def test_a_datagram_too_long_for_the_tunnel_is_refused_as_routers_do(fabrics: Make) -> None:

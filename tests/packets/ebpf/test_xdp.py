@@ -21,14 +21,14 @@ XDP = 37
 
 
 class Make(Protocol):
-    def __call__(self, xdp: str = "off", devices: tuple[str, ...] = ("*",)) -> Fabric: ...
+    def __call__(self, xdp: str = "disabled", devices: tuple[str, ...] = ("*",)) -> Fabric: ...
 
 
 @pytest.fixture
 def fabrics() -> Iterator[Make]:
     with contextlib.ExitStack() as stack:
 
-        def make(xdp: str = "off", devices: tuple[str, ...] = ("*",)) -> Fabric:
+        def make(xdp: str = "disabled", devices: tuple[str, ...] = ("*",)) -> Fabric:
             made = Fabric(xdp, devices=devices)
             stack.callback(made.close)
             return made
@@ -106,17 +106,17 @@ def test_a_connection_outlives_the_mode(fabrics: Make) -> None:
     fabric.sync(*everything())
     with fabric.serve(4, socket.SOCK_STREAM) as server, fabric.dial(4, socket.SOCK_STREAM) as client:
         accepted, _peer = server.accept()
-        for mode in ("off", "generic", "off"):
+        for mode in ("disabled", "generic", "disabled"):
             options = fabric.first.options
             fabric.first.options = options._replace(xdp=options.xdp._replace(mode=mode))
             fabric.first.backend.close()
             fabric.first.start()
             fabric.first.sync(everything())
-            assert set(fabric.first.backend.plane.xdp.pinned().values()) == ({mode} - {"off"})
+            assert set(fabric.first.backend.plane.xdp.pinned().values()) == ({mode} - {"disabled"})
             before = fabric.first.carried()["by-xdp"]
             client.send(b"ping")
             assert accepted.recv(16) == b"ping"
-            assert (fabric.first.carried()["by-xdp"] > before) is (mode != "off")
+            assert (fabric.first.carried()["by-xdp"] > before) is (mode != "disabled")
         accepted.close()
 
 

@@ -53,6 +53,16 @@ maps:
   returned: success
   type: dict
   sample: {frontends4: {entries: 12, room: 16384}}
+xdp:
+  description: The mode of the XDP program by device, and how many packets of Services it sent on or left to tc.
+  returned: success
+  type: dict
+  sample: {devices: {eth0: native}, packets: {by-xdp: 48211, by-tc: 17}}
+forwarding:
+  description: How clients from outside reach endpoints of other nodes, empty before the first load.
+  returned: success
+  type: str
+  sample: snat
 reasons:
   description: How often calls and packets were refused or dropped, by reason, since the maps were made.
   returned: success
@@ -71,16 +81,18 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states import read_rows
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import forwarding_of
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import (
     DEFAULT_ROOT,
     Dataplane,
     NoBpffs,
     Unsupported,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_devices import devices
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_socket_address
 
 #: Maps of another kind than hash have no entries to count.
-UNCOUNTED = ("settings", "reasons")
+UNCOUNTED = ("settings", "reasons", "xdp_packets")
 
 
 def read(plane: Dataplane) -> dict[str, Any]:
@@ -89,6 +101,8 @@ def read(plane: Dataplane) -> dict[str, Any]:
         "capabilities": plane.capabilities._asdict(),
         "hooks": {},
         "maps": {},
+        "xdp": {"devices": {}, "packets": {}},
+        "forwarding": "",
         "reasons": {},
         "frontends": [],
     }
@@ -102,6 +116,9 @@ def read(plane: Dataplane) -> dict[str, Any]:
     live = plane.read(names)
     room = plane.room()
     result["maps"] = {name: {"entries": len(live[name]), "room": room[name]} for name in names}
+    result["xdp"] = {"devices": plane.xdp.modes(devices()), "packets": plane.xdp_packets()}
+    settings = plane.settings()
+    result["forwarding"] = forwarding_of(settings.flags) if settings is not None else ""
     result["reasons"] = plane.reasons()
     result["frontends"] = [
         {

@@ -88,6 +88,36 @@ options:
       - MiB of kernel memory that all tables may take. More is refused as a whole, and the message says how much it is.
     type: int
     default: 512
+  xdp:
+    description:
+      - Whether packets that come in by one device and leave by one are forwarded by XDP, before the network stack. It
+        carries clients from outside to endpoints of other nodes, and their answers; everything else goes on by tc.
+      - V(native) runs in the device's driver, V(generic) on every device but later, V(auto) is native where the driver
+        takes it and generic elsewhere.
+      - A device that does not take the program, or whose hook somebody else's program holds, is served by tc. This is
+        warned about and returned in RV(problems).
+      - What XDP forwards is not seen by the node's firewall.
+    type: str
+    choices: [disabled, generic, native, auto]
+    default: disabled
+  xdp_devices:
+    description:
+      - Names or patterns of the devices that get the XDP program. Without one, every Ethernet device that is hardware
+        and no port of another device.
+    type: list
+    elements: str
+    default: []
+  forwarding:
+    description:
+      - How clients from outside reach endpoints of other nodes through NodePorts, external IPs and the IPs of load
+        balancers, where the policy is Cluster. The same on every node.
+      - V(snat) lets the connection look like the node's, and the answers come back through it.
+      - V(dsr-option) and V(dsr-ipip) keep the client's address, and the endpoint's node answers the client directly.
+        The frontend's address travels as an IP option, for nodes that are neighbours, or by another IP header in front,
+        for routed fabrics. What they cannot carry is masqueraded, and counted.
+    type: str
+    choices: [snat, dsr-option, dsr-ipip]
+    default: snat
 requirements:
   - Linux 5.10 or later, cgroup2 and a mounted BPF file system
   - nft 1.0.1 or later, for refusals (without it they are dropped) and for SCTP
@@ -124,6 +154,13 @@ EXAMPLES = r"""
     manifests: manifests/
     algorithm: maglev
     maglev_table_size: 4093
+
+- name: Keep the addresses of clients from outside, and forward them at the driver
+  kproxy.dataplane.ebpf:
+    manifests: manifests/
+    forwarding: dsr-option
+    xdp: auto
+    xdp_devices: ["ens*"]
 
 - name: Remove everything
   kproxy.dataplane.ebpf:
@@ -178,6 +215,15 @@ notes:
   type: list
   elements: str
   sample: ["Service shop/web: externalIPs: 2001:db8::61 is of a family that the Service does not have; it is left out"]
+problems:
+  description: What the backend cannot do on this node, each with what follows.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - >-
+      the XDP hook of eth0 is held by another program, their_filter (id 41): packets that come in by eth0 are served
+      by tc until it is detached
 conflicts:
   description: Addresses that two Services claim, and which of them has it.
   returned: success
@@ -189,10 +235,14 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import maglev
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.capacity import DEFAULT_TABLE_MEMORY
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_xdp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpOptions
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._report import programming
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
@@ -220,6 +270,9 @@ def main() -> None:
             "algorithm": {"type": "str", "choices": list(maglev.ALGORITHMS), "default": maglev.RANDOM},
             "maglev_table_size": {"type": "int", "choices": list(maglev.SIZES), "default": maglev.DEFAULT_SIZE},
             "maglev_memory": {"type": "int", "default": DEFAULT_TABLE_MEMORY},
+            "xdp": {"type": "str", "choices": list(bpf_xdp.CHOICES), "default": bpf_xdp.DISABLED},
+            "xdp_devices": {"type": "list", "elements": "str", "default": []},
+            "forwarding": {"type": "str", "choices": list(ebpf_options.FORWARDINGS), "default": ebpf_options.SNAT},
         },
         mutually_exclusive=SOURCES_EXCLUDE,
         required_if=[("state", "present", SOURCES, True)],
@@ -234,16 +287,24 @@ def main() -> None:
             protect_node_ports=params["protect_node_ports"],
             table_size=params["maglev_table_size"] if params["algorithm"] == maglev.MAGLEV else 0,
             table_memory=params["maglev_memory"],
+            xdp=XdpOptions(params["xdp"], tuple(params["xdp_devices"])),
+            forwarding=params["forwarding"],
         )
+        # A backend is bound to the families it serves, which only the configuration tells.
+        made: list[EbpfBackend] = []
+
+        def make(config: ProxyConfig) -> EbpfBackend:
+            made.append(EbpfBackend(config.families, options))
+            return made[0]
+
         if params["state"] == "present":
-            result = programming.present(
-                params, module.check_mode, lambda config: EbpfBackend(config.families, options), HIDDEN
-            )
+            result = programming.present(params, module.check_mode, make, HIDDEN)
         else:
             result = programming.absent(params, module.check_mode, EbpfBackend(options=options))
+        result["problems"] = made[0].problems if made else []
     except (SourceError, CommitError, KernelError, ValueError) as error:
         module.fail_json(msg=str(error))
-    for warning in programming.warnings(result["refused"] + result["notes"]):
+    for warning in programming.warnings(result["refused"] + result["notes"] + result["problems"]):
         module.warn(warning)
     module.exit_json(**result)
 

@@ -173,6 +173,7 @@ def status(document: Document) -> list[str]:
         ("endpoint slices", document["objects"]["EndpointSlice"]),
         ("frontends", ", ".join(f"{family} {count}" for family, count in document["frontends"].items())),
         ("carried by", ", ".join(f"{name} {count}" for name, count in sorted(document["carriedBy"].items())) or "-"),
+        *_outsiders(document.get("outsiders")),
         ("healthy", "yes" if document["healthy"] else "NO: an update has waited for twice the sync period"),
         (
             "node eligible",
@@ -197,6 +198,17 @@ def status(document: Document) -> list[str]:
     if attention:
         lines += ["", "Needs attention:", *(f"  {one}" for one in attention)]
     return lines
+
+
+def _outsiders(document: Document | None) -> list[tuple[str, str]]:
+    """Lay out how clients from outside are forwarded; nothing where there is only one way."""
+    if document is None:
+        return []
+    modes = ", ".join(f"{device} {mode}" for device, mode in document["xdp"].items())
+    packets = document["xdpPackets"]
+    xdp = f"{modes}: {packets['by-xdp']} packets sent on, {packets['by-tc']} left to tc" if modes else "on no device"
+    reasons = ", ".join(f"{name} {count}" for name, count in document["reasons"].items() if count)
+    return [("forwarding", document["forwarding"]), ("XDP", xdp), ("not served", reasons or "-")]
 
 
 def frontend(document: Document) -> str:

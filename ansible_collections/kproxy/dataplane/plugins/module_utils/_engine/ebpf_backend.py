@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import OWNED, Books
@@ -264,6 +265,16 @@ class EbpfBackend:
             if table is None
             else {key: "ebpf" if carried(row) else "nftables" for key, row in table.frontends.items()}
         )
+
+    def outsiders(self) -> dict[str, Any]:
+        """Return how clients from outside are forwarded, and what was refused or dropped, in words and numbers."""
+        with self._lock:
+            return {
+                "forwarding": self.options.forwarding,
+                "xdp": self.plane.xdp.modes(devices()),
+                "xdpPackets": self.plane.xdp_packets(),
+                "reasons": self.plane.reasons(),
+            }
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

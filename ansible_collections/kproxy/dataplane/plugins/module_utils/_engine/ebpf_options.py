@@ -17,6 +17,11 @@ FORWARDINGS = (SNAT, DSR_BY_OPTION, DSR_BY_IPIP)
 FORWARDING_FLAGS = {SNAT: 0, DSR_BY_OPTION: layout.DSR_OPTION, DSR_BY_IPIP: layout.DSR_TUNNEL}
 
 
+def forwarding_of(flags: int) -> str:
+    """Return the name of the forwarding that a node's settings ask for."""
+    return next(name for name, bits in reversed(FORWARDING_FLAGS.items()) if flags & bits == bits)
+
+
 class Options(NamedTuple):
     """Settings of this backend alone.
 

@@ -29,8 +29,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink i
     attribute_map,
 )
 
-OFF, GENERIC, NATIVE, AUTO = "off", "generic", "native", "auto"
-CHOICES = (OFF, GENERIC, NATIVE, AUTO)
+DISABLED, GENERIC, NATIVE, AUTO = "disabled", "generic", "native", "auto"
+CHOICES = (DISABLED, GENERIC, NATIVE, AUTO)
 
 ETHERNET = 1
 _ATTACH_TYPE = 37
@@ -52,14 +52,14 @@ _IFLA_XDP, _IFLA_XDP_PROGRAM = 43, 4
 class XdpOptions(NamedTuple):
     """Which mode, on which devices: patterns of names; without one, all hardware that is no port of another device."""
 
-    mode: str = OFF
+    mode: str = DISABLED
     devices: tuple[str, ...] = ()
 
     def modes(self, driver: str) -> tuple[str, ...]:
         """Return the modes to try on a device, in order. A veth takes native, and then loses what it sends."""
         if self.mode == AUTO:
             return (GENERIC,) if driver == "veth" else (NATIVE, GENERIC)
-        return () if self.mode == OFF else (self.mode,)
+        return () if self.mode == DISABLED else (self.mode,)
 
     def takes(self, name: str, driver: Driver) -> bool:
         """Whether the program belongs on a device."""
@@ -119,6 +119,11 @@ class XdpHooks:
         parts = [name[len(_PREFIX) :].split("_") for name in names if name.startswith(_PREFIX)]
         return {int(index): mode for mode, index in parts}
 
+    def modes(self, found: Mapping[str, tuple[int, int]]) -> dict[str, str]:
+        """Return the mode by name of the devices that have a pinned link. found: (index, hardware type) by name."""
+        held = self.pinned()
+        return {name: held[index] for name, (index, _hardware) in sorted(found.items()) if index in held}
+
     def in_place(self, found: Mapping[str, tuple[int, int]]) -> bool:
         """Whether follow() would change nothing. found: (index, hardware type) by name.
 
@@ -168,7 +173,7 @@ class XdpHooks:
         self._loaded.clear()
 
     def _wanted(self, found: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-        if self.options.mode == OFF:
+        if self.options.mode == DISABLED:
             return {}
         return {
             name: index

@@ -50,6 +50,7 @@ class Answers:
         local_addresses: Callable[[], Collection[bytes]],
         carriers: Callable[[], Mapping[str, int]],
         problems: Callable[[], tuple[str, ...]],
+        outsiders: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         """Take everything there is to ask about."""
         self._about = about
@@ -60,6 +61,7 @@ class Answers:
         self._local_addresses = local_addresses
         self._carriers = carriers
         self._problems = problems
+        self._outsiders = outsiders
         self._commands: Mapping[str, Callable[[Mapping[str, Any]], Render]] = {
             "status": lambda _arguments: self._status(),
             "services": lambda arguments: views.services(self._table, _text(arguments, "namespace")),
@@ -124,6 +126,7 @@ class Answers:
             "objects": {kind: loop.known(kind) for kind in ("Service", "EndpointSlice", "Node", "ServiceCIDR")},
             "frontends": {f"IPv{family}": count for family, count in counts.items()},
             "carriedBy": dict(self._carriers()),
+            "outsiders": self._outsiders(),
             "healthy": state.healthy,
             "nodeEligible": state.node.eligible if state.node.known else None,
             "foreignRepairs": reporter.foreign_repairs,

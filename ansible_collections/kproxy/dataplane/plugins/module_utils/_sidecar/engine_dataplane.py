@@ -8,7 +8,8 @@ import contextlib
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
@@ -122,6 +123,10 @@ class EngineDataplane:
         if isinstance(self._backend, NftablesBackend):
             return {self._backend.name: len(self.table.frontends)}
         return dict(Counter(self._backend.carriers().values()))
+
+    def outsiders(self) -> Mapping[str, Any] | None:
+        """Return how clients from outside are forwarded; None with nftables, which has one way only."""
+        return None if isinstance(self._backend, NftablesBackend) else self._backend.outsiders()
 
     def problems(self) -> tuple[str, ...]:
         """Return what the backend cannot do here, one sentence each."""

@@ -20,6 +20,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_opti
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ConfigError, ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import AddressWatch, local_addresses
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpOptions
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import (
     localhost_metrics,
@@ -103,6 +104,8 @@ def _ebpf_options(settings: Settings) -> Options | None:
         protect_node_ports=chosen.protect_node_ports,
         table_size=chosen.maglev_table_size if chosen.algorithm == MAGLEV else 0,
         table_memory=chosen.maglev_memory,
+        xdp=XdpOptions(chosen.xdp, chosen.xdp_devices),
+        forwarding=chosen.forwarding,
     )
 
 
@@ -173,6 +176,7 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
         lambda: {address.address for address in local_addresses()},
         dataplane.carriers,
         lambda: (*dataplane.problems(), *(endpoint.failure for endpoint in endpoints if endpoint.failure)),
+        dataplane.outsiders,
     )
     tell.started(unpacked.version())
     return Daemon(

@@ -19,7 +19,9 @@ from typing import Any, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import capacity, maglev
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.maglev import ALGORITHMS, RANDOM
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.canary import CanaryError, parse_canary
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_xdp
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 MODES = ("nftables", "ebpf")
@@ -81,6 +83,9 @@ class EbpfSettings(NamedTuple):
     algorithm: str
     maglev_table_size: int
     maglev_memory: int
+    xdp: str
+    xdp_devices: tuple[str, ...]
+    forwarding: str
 
 
 class Settings(NamedTuple):
@@ -181,6 +186,9 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
             own.choice("algorithm", RANDOM, ALGORITHMS),
             own.one_of("maglevTableSize", maglev.DEFAULT_SIZE, maglev.SIZES),
             own.integer("maglevMemory", capacity.DEFAULT_TABLE_MEMORY, 1, 1 << 20),
+            own.choice("xdp", bpf_xdp.DISABLED, bpf_xdp.CHOICES),
+            own.texts("xdpDevices"),
+            own.choice("forwarding", ebpf_options.SNAT, ebpf_options.FORWARDINGS),
         ),
     )
     rules.known("localhostNodePorts", "masqueradeAll", "masqueradeBit")
@@ -276,6 +284,15 @@ class _Reader:
             self.problem(key, f"is {value!r}, but must be text")
             return default
         return default if value is None else value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            self.problem(key, f"is {value!r}, but must be a list of texts")
+            return ()
+        return tuple(value)
 
     def choice(self, key: str, default: str, choices: tuple[str, ...]) -> str:
         value = self.text(key, default)

@@ -76,6 +76,20 @@ def test_status_begins_with_the_verdict_and_ends_with_what_needs_attention(
     assert ("Needs attention:" in lines) is bool(attention)
 
 
+def test_status_tells_how_outsiders_are_forwarded_where_there_is_a_choice() -> None:
+    assert not [line for line in layout.status(STATUS) if "forwarding" in line]
+    outsiders = {
+        "forwarding": "dsr-ipip", "xdp": {"eth0": "native", "eth1": "generic"},
+        "xdpPackets": {"by-xdp": 40, "by-tc": 2}, "reasons": {"no-endpoint": 0, "source-range": 3},
+    }  # fmt: skip
+    lines = [" ".join(line.split()) for line in layout.status({**STATUS, "outsiders": outsiders})]
+    assert "forwarding dsr-ipip" in lines
+    assert "XDP eth0 native, eth1 generic: 40 packets sent on, 2 left to tc" in lines
+    assert "not served source-range 3" in lines
+    lines = [" ".join(line.split()) for line in layout.status({**STATUS, "outsiders": {**outsiders, "xdp": {}}})]
+    assert "XDP on no device" in lines
+
+
 def test_history_names_three_causes_and_counts_the_rest() -> None:
     entry = {
         "time": 1_800_000_000.0, "action": "sync", "generation": 4, "seconds": 0.0021, "elements": 6, "changed": 2,
