@@ -98,6 +98,16 @@ def encode_verdict(verdict: str) -> bytes:
     return nested(nft.ELEM_DATA, nested(nft.DATA_VERDICT, *parts))
 
 
+def _comment_header(length: int) -> bytes:
+    """Return the user data attribute up to the comment itself: type 0, length with the NUL behind it."""
+    return ATTRIBUTE.pack(4 + 2 + length + 1, nft.ELEM_USERDATA) + bytes((0, length + 1))
+
+
+_COMMENT_HEADERS = _HeaderCache(_comment_header)
+#: The NUL behind a comment, and what fills its attribute up to four bytes, by length modulo four.
+_COMMENT_ENDS = (b"\0\0", b"\0", b"\0\0\0\0", b"\0\0\0")
+
+
 def encode_comment(comment: str) -> bytes:
     """Return the user data attribute in which nft keeps an element's comment (type 0, length, text, NUL).
 
@@ -105,9 +115,10 @@ def encode_comment(comment: str) -> bytes:
         UnencodableElement: longer than nft can load again.
     """
     raw = comment.encode()
-    if len(raw) > COMMENT_MAX_BYTES:
-        raise UnencodableElement(f"comment of {len(raw)} bytes, at most {COMMENT_MAX_BYTES} are possible: {comment!r}")
-    return attribute(nft.ELEM_USERDATA, bytes((0, len(raw) + 1)) + raw + b"\0")
+    size = len(raw)
+    if size > COMMENT_MAX_BYTES:
+        raise UnencodableElement(f"comment of {size} bytes, at most {COMMENT_MAX_BYTES} are possible: {comment!r}")
+    return _COMMENT_HEADERS[size] + raw + _COMMENT_ENDS[size & 3]
 
 
 def encode_key(key: Key) -> bytes:

@@ -14,6 +14,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.fronte
     DNAT,
     DROP,
     LOCAL,
+    NODE_PORT,
     REJECT,
     Frontend,
     Target,
@@ -56,35 +57,38 @@ class RowElements(NamedTuple):
 
 
 NOTHING = RowElements([], [], [])
+#: Makes a named tuple from a tuple. The constructor by fields takes three times as long, twice for every row.
+_make = tuple.__new__
 
 
 def row_elements(row: Frontend) -> RowElements:
     """Return the elements that put a row in force."""
-    key = row.key
-    node_port = not key.ip
+    key, kind, outsiders = row.key, row.kind, row.outsiders
+    node_port = kind == NODE_PORT
     prefix = names.NODE_PORT if node_port else ""
     raw = frontend_key(key)
+    short_circuited = kind != CLUSTER_IP and row.short_circuited
     own: list[tuple[str, Key, str | None]] = []
-    outsiders = row.outsiders
     if outsiders.verdict == DNAT:
         own.append((prefix + names.SERVICES, raw, _verdict(row, outsiders, node_port)))
     else:
         own.append((prefix + names.NO_ENDPOINTS, raw, REFUSE if outsiders.verdict == REJECT else DROP))
-        if row.short_circuited and not node_port:
+        if short_circuited and not node_port:
             # The address is taken although outsiders get nothing: a NodePort of the same number stands behind it.
             own.append((names.SERVICES, raw, "accept"))
-    if row.short_circuited:
+    if short_circuited:
         own.append((prefix + names.SHORT_CIRCUIT, raw, _short_circuit(row, node_port)))
     if row.affinity_seconds:
         own += _affinity(row, raw, prefix)
-    shared: list[tuple[str, Key]] = [(names.CLUSTER_IPS, key.ip)] if row.kind == CLUSTER_IP else []
-    shared += [(names.HAIRPIN, hairpin_key(endpoint, key.protocol)) for endpoint in row.node_endpoints]
+    shared: list[tuple[str, Key]] = [(names.CLUSTER_IPS, key.ip)] if kind == CLUSTER_IP else []
+    if row.node_endpoints:
+        shared += [(names.HAIRPIN, hairpin_key(endpoint, key.protocol)) for endpoint in row.node_endpoints]
     if row.source_ranges is not None:
         own.append((names.SOURCE_RESTRICTED, raw, None))
         own += [(names.ALLOWED_SOURCES, source_range_key(key, *ends), None) for ends in row.source_ranges]
     if row.loopback == REJECT:
         own.append((names.LOOPBACK_NODE_PORTS, raw, None))
-    return RowElements(own, _slots(row, node_port), shared)
+    return _make(RowElements, (own, _slots(row, node_port), shared))
 
 
 def pick_chain(count: int, endpoint_set: str, node_port: bool) -> str:
@@ -125,7 +129,8 @@ def _verdict(row: Frontend, target: Target, node_port: bool) -> str:
         if not mark:
             return "goto " + pinned_chain(row, target.endpoint_set)
         return "goto %s%s-affinity" % (names.NODE_PORT if node_port else "", mark)
-    return _goto_pick(mark, len(_slotted(row.endpoints(target))), target.endpoint_set, node_port)
+    endpoints = row.local_endpoints if target.endpoint_set == LOCAL else row.cluster_endpoints
+    return _goto_pick(mark, min(len(endpoints), names.MAX_SLOTS), target.endpoint_set, node_port)
 
 
 def _short_circuit(row: Frontend, node_port: bool) -> str:
@@ -162,13 +167,13 @@ def _affinity(row: Frontend, raw: bytes, prefix: str) -> list[tuple[str, Key, st
 
 
 def _slots(row: Frontend, node_port: bool) -> list[SlotSpace]:
-    key = row.key
+    key, cluster, local = row.key, row.cluster_endpoints, row.local_endpoints
     map_name = (_NODE_PORT_ENDPOINT_MAPS if node_port else _ENDPOINT_MAPS)[key.protocol]
     spaces = []
-    if row.cluster_endpoints:
-        spaces.append(SlotSpace(map_name, slot_prefix(key), 0, _slotted(row.cluster_endpoints)))
-    if row.local_endpoints:
-        spaces.append(SlotSpace(map_name, slot_prefix(key), names.LOCAL_SLOTS, _slotted(row.local_endpoints)))
+    if cluster:
+        spaces.append(_make(SlotSpace, (map_name, slot_prefix(key), 0, _slotted(cluster))))
+    if local:
+        spaces.append(_make(SlotSpace, (map_name, slot_prefix(key), names.LOCAL_SLOTS, _slotted(local))))
     return spaces
 
 

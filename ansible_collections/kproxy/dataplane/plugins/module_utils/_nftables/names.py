@@ -64,7 +64,8 @@ def protocol_suffix(protocol: int) -> str:
 
 def service_port_comment(name: ServicePortName) -> str:
     """Return namespace/service:port within nft's limit for comments, distinct for distinct service ports."""
-    text = "%s/%s%s%s" % (name.namespace, name.name, ":" if name.port else "", name.port)
+    namespace, service, port, _protocol = name
+    text = f"{namespace}/{service}:{port}" if port else f"{namespace}/{service}"
     if len(text) <= COMMENT_MAX_BYTES and text.isascii():
         return text
     encoded = text.encode("utf-8", "replace")

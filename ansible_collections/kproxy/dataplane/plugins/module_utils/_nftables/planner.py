@@ -24,30 +24,25 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.declara
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.elements import (
     NOTHING,
     RowElements,
-    SlotSpace,
     row_elements,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.keys import endpoint_value, slot_key
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.mirror import (
     ABSENT,
     FoundTable,
-    Held,
     Mirror,
     about_text,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import WHOLE, Placement
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import Plan
-from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.slots import assign
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.set_change import FamilyChange, SetChange
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import (
-    Element,
     Key,
     SetName,
     Transaction,
 )
 
 _GOTO = "goto "
-_MISSING: Held = b"missing"
-_Claims = dict[SetName, set[Key]]
+_NOT_FROM_ROWS = (names.POD_ADDRESSES, names.NODE_PORT_ADDRESSES, names.SERVICE_CIDRS, names.ABOUT)
 
 
 class Planner:
@@ -63,7 +58,7 @@ class Planner:
             family: {item.name: SetName(family, item.name) for item in structure.sets(family)}
             for family in self.families
         }
-        self._needed: dict[SetName, dict[Key, int]] = {}
+        self._needed = self._nobody()
         self._affinity = AffinityBooks(place.table, self.mirror, self._chains)
         self._rules: dict[int, NodeRules] = {}
 
@@ -75,7 +70,7 @@ class Planner:
         Structure that is as we left it is kept, elements that are right are not written, everything else goes.
         """
         plan = Plan()
-        self._needed = {}
+        self._needed = self._nobody()
         self._rules = dict(table.rules)
         self.mirror = Mirror()
         for family in self.families:
@@ -89,18 +84,17 @@ class Planner:
         self._affinity.adopt(table, plan)
         for family in self.families:
             self._plan_structure(family, found[family], plan)
-        claims: _Claims = {}
+        changes = {family: self._change(family, whole=True) for family in self.families}
         for row in table.frontends.values():
-            self._put_row(None, row, plan, claims)
-        for set_name, needed in self._needed.items():
-            self._settle_shared(set_name, needed, plan.transaction)
-        for set_name in self._element_sets():
-            claimed: set[Key] | dict[Key, int] = claims.get(set_name, set())
-            if set_name.name in (names.CLUSTER_IPS, names.HAIRPIN):
-                claimed = self._needed.get(set_name, {})
-            unclaimed = [key for key in self.mirror.of(set_name) if key not in claimed]
-            if unclaimed:
-                plan.transaction.deletes.setdefault(set_name, []).extend(unclaimed)
+            family = row.key.family
+            self._count(family, self._put_row(row, changes[family], plan).shared, 1)
+        for family, change in changes.items():
+            for name, needed in self._needed[family].items():
+                self._settle_shared(family, name, list(needed), change[name])
+            for name in self._set_names[family]:
+                if name not in _NOT_FROM_ROWS:
+                    change[name].remove_unclaimed()
+            change.enter(plan.transaction)
         plan.pins = self._affinity.all_pins()
         return plan
 
@@ -110,16 +104,24 @@ class Planner:
         if delta.rules_changed:
             self._plan_rules(table, plan)
         ports: set[tuple[int, ServicePortName]] = set()
-        shared: dict[SetName, set[Key]] = {}
+        changes = {family: self._change(family, whole=False) for family in self.families}
+        shared: dict[tuple[int, str], set[Key]] = {}
         for key, before in delta.before.items():
-            row = table.frontends.get(key)
-            for set_name, shared_key in self._put_row(before, row, plan, None):
-                shared.setdefault(set_name, set()).add(shared_key)
+            family, row = key.family, table.frontends.get(key)
+            new = self._put_row(row, changes[family], plan) if row is not None else NOTHING
+            self._count(family, new.shared, 1)
+            old = row_elements(before) if before is not None else NOTHING
+            self._count(family, old.shared, -1)
+            _remove_old(old, new, changes[family])
+            for name, shared_key in (*new.shared, *old.shared):
+                shared.setdefault((family, name), set()).add(shared_key)
             for either in (before, row):
                 if either is not None and either.affinity_seconds:
-                    ports.add((key.family, either.service_port))
-        for set_name, keys in shared.items():
-            self._settle_shared(set_name, keys, plan.transaction)
+                    ports.add((family, either.service_port))
+        for (family, name), keys in shared.items():
+            self._settle_shared(family, name, keys, changes[family][name])
+        for change in changes.values():
+            change.enter(plan.transaction)
         self._affinity.plan(table, ports, plan)
         return plan
 
@@ -180,8 +182,10 @@ class Planner:
                 plan.transaction.structure += ensure_text(self.place.table, family, [], chains, contents)
                 plan.restructured.add(family)
 
-    def _need_chain(self, family: int, name: str, plan: Plan) -> None:
-        if not structure.is_pick_chain(name):
+    def _need_chain(self, family: int, verdict: str, plan: Plan) -> None:
+        """Make the chain that a verdict goes to, if it is one per count of endpoints and not there."""
+        name = verdict[len(_GOTO) :]
+        if not verdict.startswith(_GOTO) or name in self._chains[family] or not structure.is_pick_chain(name):
             return
         declared = [item for item in structure.pick_chains(family, name) if item.name not in self._chains[family]]
         # A chain must exist before a rule can name it: the pick chain comes first.
@@ -193,136 +197,62 @@ class Planner:
     def _base_text(self, family: int) -> str:
         rules = self._rules[family]
         chains = structure.base_chains(family, rules, self.place)
-        return ensure_text(
-            self.place.table, family, structure.sets(family), chains, structure.interval_elements(rules)
-        )
+        return ensure_text(self.place.table, family, structure.sets(family), chains, structure.interval_elements(rules))
 
     # ------------------------------------------------------------------ rows
 
-    def _put_row(
-        self, before: Frontend | None, row: Frontend | None, plan: Plan, claims: _Claims | None
-    ) -> list[tuple[SetName, Key]]:
-        """Plan one row, from what it was to what it is, either of which may be nothing.
+    def _change(self, family: int, whole: bool) -> FamilyChange:
+        return FamilyChange(self._set_names[family], self.mirror, whole)
 
-        Returns the shared elements whose count of users changed; they are settled when all rows are planned.
-        claims: where to note which elements rows need, if what nobody claims is to go.
-        """
-        new = row_elements(row) if row is not None else NOTHING
-        old = row_elements(before) if before is not None else NOTHING
-        either = row if row is not None else before
-        if either is None:
-            raise AssertionError("a change is of a row that was or is")
-        family = either.key.family
-        self._put_own(family, old, new, row, plan, claims)
-        transaction = plan.transaction
-        set_names = self._set_names[family]
-        for space in new.slots:
-            self._put_slots(set_names[space.map_name], space, transaction, claims)
-        if old.slots:
-            kept = {space[:3] for space in new.slots}
-            for space in old.slots:
-                if space[:3] not in kept:
-                    self._put_slots(set_names[space.map_name], space._replace(endpoints=()), transaction, claims)
-        shared = []
-        for change, items in ((1, new.shared), (-1, old.shared)):
-            for name, key in items:
-                set_name = set_names[name]
-                needed = self._needed.setdefault(set_name, {})
-                needed[key] = needed.get(key, 0) + change
-                shared.append((set_name, key))
-        return shared
-
-    def _put_own(
-        self,
-        family: int,
-        old: RowElements,
-        new: RowElements,
-        row: Frontend | None,
-        plan: Plan,
-        claims: _Claims | None,
-    ) -> None:
-        set_names, chains, transaction = self._set_names[family], self._chains[family], plan.transaction
-        comment = names.service_port_comment(row.service_port) if row is not None else ""
+    def _put_row(self, row: Frontend, change: FamilyChange, plan: Plan) -> RowElements:
+        """Ask for the elements of a row, all but the shared ones, and return them."""
+        new = row_elements(row)
+        comment = names.service_port_comment(row.service_port)
         for name, key, verdict in new.own:
-            set_name = set_names[name]
-            mirror = self.mirror.of(set_name)
-            wanted: Held = (verdict, comment) if verdict is not None else None
-            held = mirror.get(key, _MISSING) if mirror else _MISSING
-            if held != wanted:
-                if held is not _MISSING:
-                    transaction.delete(set_name, key)
-                transaction.add(set_name, key, verdict, comment if verdict is not None else None)
-                if verdict is not None and verdict.startswith(_GOTO) and verdict[len(_GOTO) :] not in chains:
-                    self._need_chain(family, verdict[len(_GOTO) :], plan)
-            if claims is not None and mirror:
-                claims.setdefault(set_name, set()).add(key)
-        if old.own:
-            kept = {(name, key) for name, key, _verdict in new.own}
-            for name, key, _verdict in old.own:
-                if (name, key) not in kept and key in self.mirror.of(set_names[name]):
-                    transaction.delete(set_names[name], key)
+            if verdict is None:
+                change[name].put(key, None, None)
+                continue
+            change[name].put(key, verdict, comment)
+            if verdict not in change.verdicts:
+                change.verdicts.add(verdict)
+                self._need_chain(row.key.family, verdict, plan)
+        for map_name, prefix, first, endpoints in new.slots:
+            change[map_name].put_slots(prefix, first, endpoints)
+        return new
 
-    def _put_slots(self, set_name: SetName, space: SlotSpace, transaction: Transaction, claims: _Claims | None) -> None:
-        mirror = self.mirror.of(set_name)
-        if not mirror:
-            if space.endpoints:
-                transaction.adds.setdefault(set_name, []).extend(
-                    [
-                        (slot_key(space.prefix, slot), endpoint_value(endpoint), None)
-                        for slot, endpoint in enumerate(space.endpoints, space.first)
-                    ]
-                )
-            return
-        prefix, slot = space.prefix, space.first
-        held: list[bytes] = []
-        value = mirror.get(slot_key(prefix, slot))
-        while isinstance(value, bytes):
-            held.append(value)
-            slot += 1
-            value = mirror.get(slot_key(prefix, slot))
-        wanted = [endpoint_value(endpoint) for endpoint in space.endpoints]
-        slots = assign(held, wanted)
-        first, kept = space.first, len(held)
-        added: list[Element] = []
-        for index, value in enumerate(slots):
-            key = slot_key(prefix, first + index)
-            if index >= kept:
-                added.append((key, value, None))
-            elif held[index] != value:
-                transaction.delete(set_name, key)
-                added.append((key, value, None))
-            if claims is not None:
-                claims.setdefault(set_name, set()).add(key)
-        # With claims, what no row claims is deleted in the end; an element can be deleted only once.
-        if claims is None:
-            for index in range(len(slots), kept):
-                transaction.delete(set_name, slot_key(prefix, first + index))
-        if added:
-            transaction.adds.setdefault(set_name, []).extend(added)
+    def _nobody(self) -> dict[int, dict[str, dict[Key, int]]]:
+        """Return the counts of users of shared elements, by family and set, before any is counted."""
+        return {family: {name: {} for name in (names.CLUSTER_IPS, names.HAIRPIN)} for family in self.families}
 
-    def _settle_shared(self, set_name: SetName, keys: Iterable[Key], transaction: Transaction) -> None:
-        """Add shared elements that are needed now, delete those that nobody needs any more."""
-        needed, held = self._needed[set_name], self.mirror.of(set_name)
-        added: list[Element] = []
-        for key in list(keys):
+    def _count(self, family: int, shared: Iterable[tuple[str, Key]], difference: int) -> None:
+        """Note that shared elements have so many more users; they are settled when all rows have been planned."""
+        for name, key in shared:
+            needed = self._needed[family][name]
+            needed[key] = needed.get(key, 0) + difference
+
+    def _settle_shared(self, family: int, name: str, keys: Iterable[Key], change: SetChange) -> None:
+        """Ask for shared elements that are needed now, and for those to go that nobody needs any more."""
+        needed = self._needed[family][name]
+        for key in keys:
             if needed[key] > 0:
-                if key not in held:
-                    added.append((key, None, None))
+                change.put(key, None, None)
             else:
                 del needed[key]
-                if key in held:
-                    transaction.delete(set_name, key)
-        if added:
-            transaction.adds.setdefault(set_name, []).extend(added)
+                change.remove(key)
 
-    def _element_sets(self) -> list[SetName]:
-        skipped = (names.POD_ADDRESSES, names.NODE_PORT_ADDRESSES, names.SERVICE_CIDRS, names.ABOUT)
-        return [
-            set_name
-            for of_family in self._set_names.values()
-            for name, set_name in of_family.items()
-            if name not in skipped
-        ]
+
+def _remove_old(old: RowElements, new: RowElements, change: FamilyChange) -> None:
+    """Ask for what a row had and has no more to go, all but shared elements."""
+    if old.own:
+        kept = {element[:2] for element in new.own}
+        for name, key, _verdict in old.own:
+            if (name, key) not in kept:
+                change[name].remove(key)
+    if old.slots:
+        runs = {space[:3] for space in new.slots}
+        for space in old.slots:
+            if space[:3] not in runs:
+                change[space.map_name].put_slots(space.prefix, space.first, ())
 
 
 #: The one key of the `about` set: a mark of 1, in the byte order of the host.
