@@ -8,7 +8,7 @@ what was read from the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, maglev
@@ -94,6 +94,11 @@ class Books:
         for ip in self._cluster_ips:
             maps["cluster_ips%d" % (4 if len(ip) == 4 else 6)][ip] = PRESENT
         return maps
+
+    @property
+    def cluster_ips(self) -> Collection[bytes]:
+        """The cluster IPs in use, of either family."""
+        return self._cluster_ips.keys()
 
     # -- a change ---------------------------------------------------------------------------------------------------
 

@@ -191,11 +191,30 @@ class EbpfBackend:
             self.plane.attach_devices(swap=True)
             self.plane.retire_old()
             self._attached = self._current = True
+        self._follow_cluster_ips(plan)
         # Last: after a switch from nftables its tables go on serving until the programs do.
         if plan.share is not None:
             self._nftables.commit(plan.share)
         if removed and plan.replan is not None and self._rules is not None:
             self.closed_sockets += end(self.plane, self.books, self._rules, removed, plan.replan.ports)
+
+    def _follow_cluster_ips(self, plan: EbpfPlan) -> None:
+        """Keep the cluster IPs whose pings the kernel refuses in step. A failure leaves them to upkeep or an audit."""
+        if self._refusal_problem:
+            return
+        names = ["cluster_ips%d" % family for family in _FAMILIES]
+        try:
+            if plan.replan is None:
+                refusal_table.settle(self.books.cluster_ips)
+            else:
+                refusal_table.follow(
+                    (ip for name in names for ip in plan.maps.upserts.get(name, ())),
+                    (ip for name in names for ip in plan.maps.deletes.get(name, ())),
+                )
+        except KernelError:
+            # Somebody else altered the tables, or an older version made them; upkeep tries again if this fails.
+            if self._rules is not None:
+                refusal_table.load(refuse_mark(self._rules), self.books.cluster_ips)
 
     def _make_room(self, needed: Mapping[str, int]) -> bool:
         """Open the maps with room for what is needed; True if they are new or have moved. Raises CapacityError."""
@@ -207,7 +226,7 @@ class EbpfBackend:
         else:
             if self._rules is None:
                 raise AssertionError("used before plan_all()")
-            self._refusal_problem = refusal_table.load(refuse_mark(self._rules)) or ""
+            self._refusal_problem = refusal_table.load(refuse_mark(self._rules), self.books.cluster_ips)
             if self._refusal_problem and self._settings is not None:
                 self._settings = self._settings._replace(refuse_mark=0)
         self.plane.open(room)
@@ -234,7 +253,7 @@ class EbpfBackend:
                 self.plane.write(diff_maps(node, self._node))
                 self._node = node
                 if not self._refusal_problem and not refusal_table.exists():
-                    refusal_table.load(refuse_mark(self._rules))
+                    refusal_table.load(refuse_mark(self._rules), self.books.cluster_ips)
             except _FAILURES as error:
                 raise CommitError(str(error)) from error
 
