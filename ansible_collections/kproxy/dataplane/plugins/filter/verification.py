@@ -14,7 +14,8 @@ options:
   _input:
     description: >-
       A dictionary with C(status) and C(agreement) (of C(kproxyctl status) and C(kproxyctl verify)), C(residue),
-      C(probe) and C(preflight), each as its source returns it. A part that is missing skips its checks.
+      C(probe), C(preflight) and C(cluster) (of M(kproxy.dataplane.kube_proxy_info)), each as its source returns it. A
+      part that is missing skips its checks.
     type: dict
     required: true
   node:
@@ -46,7 +47,7 @@ from ansible.errors import AnsibleFilterError
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._verification import checks, report
 
-_EMPTY: dict[str, Any] = {"status": {}, "agreement": {}, "residue": {}, "probe": {}, "preflight": ()}
+_EMPTY: dict[str, Any] = {"status": {}, "agreement": {}, "residue": {}, "probe": {}, "preflight": (), "cluster": {}}
 
 
 def verification(evidence: Mapping[str, Any], node: str) -> dict[str, Any]:

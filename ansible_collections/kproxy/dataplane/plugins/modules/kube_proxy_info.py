@@ -74,6 +74,11 @@ pods:
   returned: success
   type: list
   elements: str
+node_ready:
+  description: Whether the Node's condition C(Ready) is true.
+  returned: success
+  type: bool
+  version_added: 1.1.0
 config:
   description: Settings that carry the meaning over, under KubeProxyConfiguration's names.
   returned: success
@@ -157,6 +162,7 @@ def read(api: api_objects.ApiObjects, node_name: str, cores: int) -> dict[str, A
         "reasons": list(gate.decide(node, found).reasons),
         "daemonsets": [f"{item['metadata'].get('namespace')}/{item['metadata']['name']}" for item in found],
         "pods": [name for item in found for name in cluster.pods_on(item, pods, node_name)],
+        "node_ready": cluster.node_ready(node),
         "config": translation.config,
         "sysctls": translation.sysctls,
         "healthz_bind_address": translation.healthz_bind_address,

@@ -11,12 +11,14 @@ module: probe
 short_description: Prove with real connections that a node serves what the service table says
 version_added: 1.0.0
 description:
-  - Dials every kind of address that the service table has, from the node and from pods on it, and compares where each
-    connection
-    is led with what the table says for that client.
-  - Which endpoint a connection was led to is read from connection tracking, so that no endpoint has to cooperate. An
-    endpoint that
-    does not answer is no failure of the dataplane.
+  - Dials every kind of address that the service table has, from the node and from pods on it, and compares what each
+    connection meets with what the table says for that client - the endpoint it is led to, the address that the
+    endpoint sees, refusal or silence.
+  - With O(spread), it also compares how connections spread over the endpoints. Under session affinity they must all
+    reach one.
+  - Where a connection was led, and whom the endpoint sees, is read from connection tracking and from the kernel's
+    sockets, so that no endpoint has to cooperate. An endpoint that does not answer is no failure of the dataplane.
+  - A pod that is led to itself must get an answer.
   - The table is the one that the running sidecar has in force, or that of a source.
   - Opens connections and sends a short datagram to UDP Services; changes nothing.
 extends_documentation_fragment:
@@ -47,9 +49,25 @@ options:
     type: int
     default: 5
   connections:
-    description: How often each address is dialled.
+    description: How often each address is dialled, all at once.
     type: int
     default: 2
+  spread:
+    description:
+      - How often an address is dialled whose endpoints have equal chance, so that their shares can be judged. V(0)
+        judges none.
+      - Three endpoints need about 60, ten about 250, so that one which gets nothing is noticed; RV(results) says
+        whether they were enough.
+    type: int
+    default: 0
+    version_added: 1.1.0
+  spread_false_alarm:
+    description:
+      - Highest chance that a run calls any spread uneven that is even. It is divided among all that are judged, and
+        holds exactly - each share is judged by the binomial distribution, not by an approximation.
+    type: float
+    default: 0.000001
+    version_added: 1.1.0
   timeout:
     description: Seconds to wait for an answer. Addresses that should drop take this long.
     type: float
@@ -58,15 +76,16 @@ options:
     description: Which protocols are dialled.
     type: list
     elements: str
-    choices: [TCP, UDP]
-    default: [TCP, UDP]
+    choices: [TCP, UDP, SCTP]
+    default: [TCP, UDP, SCTP]
 seealso:
   - module: kproxy.dataplane.service_info
 """
 
 EXAMPLES = r"""
-- name: Prove what this node serves
+- name: Prove what this node serves, and that every endpoint gets its share
   kproxy.dataplane.probe:
+    spread: 60
   register: probe
 
 - name: Insist on it
@@ -77,7 +96,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 failures:
-  description: One sentence for every connection that did not meet what the table says.
+  description: One sentence for everything that was not what the table says.
   returned: success
   type: list
   elements: str
@@ -93,11 +112,75 @@ clients:
   type: list
   elements: str
   sample: [node, pod-a]
+conntrack:
+  description: How full the connection table is, before anything was dialled. C(maximum) is V(0) where it has no limit.
+  returned: success
+  type: dict
+  sample: {entries: 120, maximum: 131072}
+  version_added: 1.1.0
+skipped:
+  description: What could not be tried here, and why.
+  returned: success
+  type: list
+  elements: str
+  sample: ["SCTP: this kernel does not speak SCTP"]
+  version_added: 1.1.0
 results:
-  description: Every address that was dialled, with what was expected and what was met.
+  description: Every address that was dialled from every client, with what was expected and what was met.
   returned: success
   type: list
   elements: dict
+  contains:
+    client:
+      description: V(node), or the namespace of a pod.
+      type: str
+    kind:
+      description: Kind of address.
+      type: str
+    service:
+      description: Namespace, Service and port.
+      type: str
+    protocol:
+      description: V(TCP), V(UDP) or V(SCTP).
+      type: str
+    address:
+      description: What was dialled.
+      type: str
+    source:
+      description: The client's own address.
+      type: str
+    expected:
+      description: The table's verdict for this client.
+      type: str
+    endpoints:
+      description: Where the table would lead.
+      type: list
+      elements: str
+    met:
+      description: Where each connection was led, or how it went where that was nowhere.
+      type: list
+      elements: str
+    seen:
+      description: Addresses that the endpoints see as the client. Empty where the kernel does not know.
+      type: list
+      elements: str
+    judged:
+      description: >-
+        What was judged, of V(verdict), V(source), V(hairpin), V(affinity) and V(spread).
+      type: list
+      elements: str
+    spread_suffices:
+      description: Whether so many connections would show that an endpoint gets nothing.
+      type: bool
+      returned: when the spread was judged
+    faults:
+      description: What is wrong, by what it is about.
+      type: list
+      elements: dict
+    wrong:
+      description: What is wrong, as sentences.
+      type: list
+      elements: str
 """
 
 import os
@@ -110,13 +193,22 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._cli.client impor
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import NODE_PORT, PASS
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import LocalAddress, local_addresses
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack import Conntrack
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_address
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert
+from ansible_collections.kproxy.dataplane.plugins.module_utils._probe import outcome
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.choice import Goal, choose
-from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.dial import DialError, dial, source_for, within
-from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.judge import judge
-from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.translation import Connection, endpoint_of
+from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.dial import (
+    DialError,
+    ProtocolMissing,
+    burst,
+    source_for,
+    within,
+)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.judge import Met, addresses
+from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.peers import peers
+from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.translation import Connection, led
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import views
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.module_options import (
@@ -174,59 +266,80 @@ def interface_of(module: AnsibleModule, source: str) -> str:
     return words[words.index("dev") + 1] if not code and "dev" in words else ""
 
 
-def probe(module: AnsibleModule, goal: Goal, namespace: str, trace: Trace) -> dict[str, Any]:
-    """Dial one address from one client and compare."""
-    result: dict[str, Any] = {
-        "client": namespace or "node",
-        "kind": goal.kind,
-        "service": goal.service,
-        "address": str(goal),
-        "met": [],
-        "wrong": [],
-    }
-    source = within(namespace, lambda: source_for(goal.address, goal.port))
+def meet(goal: Goal, namespace: str, count: int, timeout: float) -> list[Met]:
+    """Dial an address from a client, often at once, and return what each connection met. Raises DialError."""
+    family = 6 if goal.family == "IPv6" else 4
+    with burst(namespace, goal.address, goal.port, goal.protocol, count, timeout) as dialled, Conntrack() as table:
+        ends = within(namespace, lambda: peers(goal.protocol, family))
+        found = []
+        for one in dialled:
+            connection = Connection(goal.protocol, one.source, one.source_port, goal.address, goal.port)
+            found.append(Met(one.result, *led(table, connection, ends)))
+        return found
+
+
+def probe(module: AnsibleModule, goal: Goal, namespace: str, trace: Trace, own: set[str]) -> dict[str, Any]:
+    """Dial one address from one client and compare, all but the spread. Raises DialError."""
     options = module.params
+    source = within(namespace, lambda: source_for(goal.address, goal.port))
     packet = {"from": source, "to": goal.address, "protocol": goal.protocol, "port": goal.port}
     if namespace:
         packet["interface"] = interface_of(module, source)
     expected = trace(packet)
-    result["expected"] = expected["verdict"]
-    for _number in range(options["connections"]):
-        met = within(namespace, lambda: dial(goal.address, goal.port, goal.protocol, options["timeout"]))
-        endpoint = endpoint_of(Connection(goal.protocol, met.source, met.source_port, goal.address, goal.port))
-        result["met"].append(endpoint or met.result)
-        wrong = judge(expected, met.result, endpoint)
-        if wrong:
-            result["wrong"].append(wrong)
-    return result
+    for_spread = bool(options["spread"]) and outcome.spreads(goal, expected)
+    count = max(options["connections"], options["spread"] if for_spread else 0)
+    met = meet(goal, namespace, count, options["timeout"])
+    return {
+        "client": namespace or "node",
+        "kind": goal.kind,
+        "service": goal.service,
+        "protocol": goal.protocol,
+        "address": str(goal),
+        "source": source,
+        "expected": expected["verdict"],
+        "endpoints": addresses(expected),
+        "met": [one.endpoint or one.result for one in met],
+        "seen": sorted({one.seen for one in met if one.seen}),
+        **outcome.judged(goal, expected, met, source, own),
+        "for_spread": for_spread,
+    }
 
 
 def run(module: AnsibleModule) -> dict[str, Any]:
     """Dial and compare everything."""
     options = module.params
-    addresses = local_addresses()
-    rows, trace = table_of(options, {address.address for address in addresses})
-    open_addresses = node_port_addresses(addresses, rows, trace)
+    local = local_addresses()
+    own = {format_address(address.address) for address in local}
+    rows, trace = table_of(options, {address.address for address in local})
+    open_addresses = node_port_addresses(local, rows, trace)
     goals = choose(rows, open_addresses, options["per_kind"], options["protocols"])
     clients = clients_of(options)
+    with Conntrack() as table:
+        size = table.size()
     results: list[dict[str, Any]] = []
-    dialled: dict[str, int] = {}
     failures: list[str] = []
+    skipped: dict[str, None] = {}
     for goal in goals:
         for namespace in clients:
-            label = f"{goal.kind} {goal} of {goal.service} from {namespace or 'node'}"
             try:
-                one = probe(module, goal, namespace, trace)
+                results.append(probe(module, goal, namespace, trace, own))
+            except ProtocolMissing as error:
+                skipped[f"{goal.protocol}: {error}"] = None
             except DialError as error:
-                failures.append(f"{label}: {error}")
-                continue
-            results.append(one)
-            dialled[goal.kind] = dialled.get(goal.kind, 0) + len(one["met"])
-            failures += [f"{label}: {wrong}" for wrong in one["wrong"]]
+                failures.append(f"{goal.kind} {goal} of {goal.service} from {namespace or 'node'}: {error}")
+    outcome.judge_spreads(results, options["spread_false_alarm"])
+    dialled: dict[str, int] = {}
+    for result in results:
+        dialled[result["kind"]] = dialled.get(result["kind"], 0) + len(result["met"])
+        result["wrong"] = [fault["message"] for fault in result["faults"]]
+        label = "{kind} {address} of {service} from {client}".format_map(result)
+        failures += [f"{label}: {wrong}" for wrong in result["wrong"]]
     return {
         "failures": failures,
         "dialled": dialled,
         "clients": [namespace or "node" for namespace in clients],
+        "conntrack": size._asdict(),
+        "skipped": list(skipped),
         "results": results,
     }
 
@@ -242,8 +355,15 @@ def main() -> None:
             "max_namespaces": {"type": "int", "default": 2},
             "per_kind": {"type": "int", "default": 5},
             "connections": {"type": "int", "default": 2},
+            "spread": {"type": "int", "default": 0},
+            "spread_false_alarm": {"type": "float", "default": 0.000001},
             "timeout": {"type": "float", "default": 1.0},
-            "protocols": {"type": "list", "elements": "str", "choices": ["TCP", "UDP"], "default": ["TCP", "UDP"]},
+            "protocols": {
+                "type": "list",
+                "elements": "str",
+                "choices": ["TCP", "UDP", "SCTP"],
+                "default": ["TCP", "UDP", "SCTP"],
+            },
         },
         mutually_exclusive=SOURCES_EXCLUDE,
         supports_check_mode=True,

@@ -11,7 +11,12 @@ from itertools import islice
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import conntrack_protocol as protocol
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack_protocol import UDP, Flow, Wanted
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack_protocol import (
+    UDP,
+    Answer,
+    Flow,
+    Wanted,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import NetlinkError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import (
     NETLINK_NETFILTER,
@@ -74,6 +79,30 @@ class Conntrack:
                 flow = protocol.decode_flow(reply.payload, number, wanted)
                 if flow is not None:
                     yield flow
+
+    def answer(
+        self, family: int, number: int, source: tuple[bytes, int], destination: tuple[bytes, int]
+    ) -> Answer | None:
+        """Return who answers the flow that was dialled so, None if it is not tracked. Reads no other flow.
+
+        Args:
+            family: 4 or 6.
+            number: protocol number.
+            source: address and port that the client has itself.
+            destination: address and port that it dialled.
+
+        Raises:
+            NetlinkError: the kernel does not answer.
+        """
+        body = protocol.lookup_request(family, number, source, destination)
+        try:
+            replies = self._socket.request("look up a tracked flow", protocol.GET, body)
+        except NetlinkError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return None
+        found = [protocol.decode_answer(reply.payload, number) for reply in replies]
+        return next((answer for answer in found if answer is not None), None)
 
     def delete(self, flows: Iterable[Flow]) -> int:
         """Delete exactly these flows; return how many still existed.

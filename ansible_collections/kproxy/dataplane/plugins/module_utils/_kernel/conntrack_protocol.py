@@ -54,6 +54,15 @@ class Flow(NamedTuple):
     replied: bool = False
 
 
+class Answer(NamedTuple):
+    """Who answers a flow, and the client that they see: the two ends of its reply direction."""
+
+    source: bytes
+    source_port: int
+    destination: bytes
+    destination_port: int
+
+
 class Wanted(NamedTuple):
     """Which flows are worth reading: by original destination, or by its port alone (NodePorts)."""
 
@@ -129,6 +138,23 @@ def dump_request(family: int, protocol: int) -> bytes:
         + nested(_FILTER, flags)
         + nested(_TUPLE_ORIGINAL, nested(_TUPLE_PROTO, attribute(_PROTO_NUMBER, bytes((protocol,)))))
     )
+
+
+def lookup_request(
+    family: int, protocol: int, source: tuple[bytes, int], destination: tuple[bytes, int]
+) -> bytes:
+    """Return the body that asks for the one flow that was dialled so."""
+    return nfgenmsg(family) + encode_tuple(_TUPLE_ORIGINAL, family, protocol, source, destination, 0)
+
+
+def decode_answer(payload: memoryview, protocol: int) -> Answer | None:
+    """Return the reply direction of the flow in one message; None for another protocol or family."""
+    family = FAMILY_OF_NFPROTO.get(payload[0])
+    parts = attribute_map(payload, 4)
+    if family is None or _TUPLE_REPLY not in parts:
+        return None
+    ends = list(_tuple_ends(family, parts[_TUPLE_REPLY], protocol))
+    return Answer(*ends[0], *ends[1]) if ends else None
 
 
 def delete_request(flow: Flow) -> bytes:

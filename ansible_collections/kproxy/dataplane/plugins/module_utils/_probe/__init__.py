@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PRIVATE: may change at any time.
 
-Proves with real connections what a node serves: what to dial (``choice``), dialling (``dial``), which endpoint it led
-to (``translation``) and whether that is what the service table says (``judge``).
+Proves with real connections what a node serves: what to dial (``choice``), dialling (``dial``), where it was led and
+whom the endpoint sees (``translation``, ``peers``), whether that is what the service table says (``judge``) and whether
+many connections were spread evenly (``spread``).
 """

@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-# SCTP needs a module that many nodes do not have, and answers no differently from TCP.
-PROTOCOLS = ("TCP", "UDP")
+PROTOCOLS = ("TCP", "UDP", "SCTP")
 
 
 class Goal(NamedTuple):
-    """One address to dial. ``kind`` and ``service`` are those of the service table's row."""
+    """One address to dial. kind, service and affinity are those of the service table's row."""
 
     kind: str
     service: str
@@ -20,6 +19,7 @@ class Goal(NamedTuple):
     protocol: str
     address: str
     port: int
+    affinity: bool = False
 
     def __str__(self) -> str:
         """Return the goal as people write it."""
@@ -33,21 +33,24 @@ def choose(
     per_kind: int,
     protocols: Sequence[str] = PROTOCOLS,
 ) -> list[Goal]:
-    """Return up to ``per_kind`` goals of each kind, family, protocol and verdict, spread evenly over the table.
+    """Return up to ``per_kind`` goals of each kind, family, protocol, verdict and affinity, evenly over the table.
 
     Args:
         rows: the service table as ``service_info`` returns it.
         node_addresses: where NodePorts are dialled, each on the first address of its family.
         per_kind: 0 for all.
     """
-    groups: dict[tuple[str, str, str, str], list[Goal]] = {}
+    groups: dict[tuple[str, str, str, str, bool], list[Goal]] = {}
     for row in rows:
         if row["protocol"] not in protocols:
             continue
         address = row["address"] or _address_of_family(node_addresses, row["family"])
         if address:
-            goal = Goal(row["kind"], row["service"], row["family"], row["protocol"], address, row["portNumber"])
-            group = (row["kind"], row["family"], row["protocol"], row["outsiders"]["verdict"])
+            affinity = bool(row.get("affinitySeconds"))
+            goal = Goal(
+                row["kind"], row["service"], row["family"], row["protocol"], address, row["portNumber"], affinity
+            )
+            group = (row["kind"], row["family"], row["protocol"], row["outsiders"]["verdict"], affinity)
             groups.setdefault(group, []).append(goal)
     return [goal for group in sorted(groups) for goal in _spread(sorted(groups[group]), per_kind)]
 

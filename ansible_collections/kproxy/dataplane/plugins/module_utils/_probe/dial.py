@@ -1,20 +1,32 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Real connections from this network namespace or from a pod's."""
+"""Real connections from this network namespace or from a pod's: many at once, so that a burst costs one timeout."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
+import select
 import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 _CLONE_NEWNET = 0x40000000
-_KINDS = {"TCP": socket.SOCK_STREAM, "UDP": socket.SOCK_DGRAM}
+# socket.IPPROTO_SCTP is not in every build of Python, its number is the same on every Linux.
+_IPPROTO_SCTP = 132
+_KINDS = {
+    "TCP": (socket.SOCK_STREAM, socket.IPPROTO_TCP),
+    "UDP": (socket.SOCK_DGRAM, socket.IPPROTO_UDP),
+    "SCTP": (socket.SOCK_STREAM, _IPPROTO_SCTP),
+}
 _PROBE = b"kproxy probe\n"
+# A rule that rejects answers with a reset or an ICMP error; to a socket of this host it may also say EPERM at once.
+_REFUSALS = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EACCES, errno.EPERM, errno.ECONNRESET)
+_PENDING = (errno.EINPROGRESS, errno.EAGAIN)
 
 CONNECTED = "connected"
 SENT = "sent"
@@ -28,6 +40,10 @@ class DialError(Exception):
     """A connection could not even be tried; the message says why."""
 
 
+class ProtocolMissing(DialError):
+    """The kernel does not speak the protocol."""
+
+
 class Dialled(NamedTuple):
     """How one connection went: connected, sent (UDP without an answer), refused at once, or silence.
 
@@ -39,25 +55,114 @@ class Dialled(NamedTuple):
     source_port: int
 
 
-def dial(address: str, port: int, protocol: str, timeout_seconds: float) -> Dialled:
-    """Open a TCP connection, or send a datagram and wait for an answer or a refusal. Raises DialError."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, _KINDS[protocol]) as connection:
-        connection.settimeout(timeout_seconds)
-        result = CONNECTED
+class Attempt:
+    """One connection under way."""
+
+    def __init__(self, address: str, port: int, protocol: str) -> None:
+        """Begin. Raises DialError if it cannot even be tried."""
+        self._goal, self._datagrams = f"{address} port {port}", protocol == "UDP"
+        self.result = SENT if self._datagrams else SILENCE
+        self.settled = False
+        self.socket = _open(address, protocol)
         try:
-            connection.connect((address, port))
-            if protocol == "UDP":
-                connection.send(_PROBE)
-                connection.recv(2048)
-        except socket.timeout:
-            result = SENT if protocol == "UDP" else SILENCE
+            code = self.socket.connect_ex((address, port))
+            if code == 0 and self._datagrams:
+                self.socket.send(_PROBE)
         except OSError as error:
-            if error.errno not in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EACCES, errno.ECONNRESET):
-                raise DialError(f"cannot dial {address} port {port}: {error.strerror or error}") from error
-            result = REFUSED
-        source, source_port = connection.getsockname()[:2]
-        return Dialled(result, source, source_port)
+            code = error.errno or 0
+        if code == 0:
+            self._settle(self.result if self._datagrams else CONNECTED, not self._datagrams)
+        elif code not in _PENDING:
+            try:
+                self._fail(code)
+            except DialError:
+                self.socket.close()
+                raise
+
+    def look(self) -> None:
+        """Take what has happened to the socket."""
+        code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._fail(code)
+        elif self._datagrams:
+            try:
+                self.socket.recv(2048)
+            except OSError as error:
+                if error.errno not in _PENDING:
+                    self._fail(error.errno or 0)
+                return
+            self._settle(CONNECTED)
+        else:
+            self._settle(CONNECTED)
+
+    def dialled(self) -> Dialled:
+        """Return how it went so far."""
+        source, source_port = self.socket.getsockname()[:2]
+        return Dialled(self.result, source, source_port)
+
+    def _settle(self, result: str, settled: bool = True) -> None:
+        self.result, self.settled = result, settled
+
+    def _fail(self, code: int) -> None:
+        if code == errno.ETIMEDOUT:
+            self._settle(SILENCE)
+        elif code in _REFUSALS:
+            self._settle(REFUSED)
+        else:
+            raise DialError(f"cannot dial {self._goal}: {os.strerror(code)}")
+
+
+def _open(address: str, protocol: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        made = socket.socket(family, *_KINDS[protocol])
+    except OSError as error:
+        if error.errno in (errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT):
+            raise ProtocolMissing(f"this kernel does not speak {protocol}") from error
+        raise DialError(f"cannot open a socket: {error.strerror}") from error
+    made.setblocking(False)
+    return made
+
+
+@contextmanager
+def burst(
+    namespace: str, address: str, port: int, protocol: str, count: int, timeout_seconds: float
+) -> Iterator[list[Dialled]]:
+    """Open connections at once, wait until each has met something or the time is up, and close them at the end.
+
+    UDP sends one datagram each and waits for an answer or a refusal. The sockets stay open inside the block, so that
+    the kernel can still be asked about them.
+
+    Raises:
+        DialError: one could not even be tried.
+    """
+    attempts: list[Attempt] = []
+    try:
+        within(namespace, lambda: attempts.extend(Attempt(address, port, protocol) for _number in range(count)))
+        _wait(attempts, timeout_seconds)
+        yield [attempt.dialled() for attempt in attempts]
+    finally:
+        for attempt in attempts:
+            attempt.socket.close()
+
+
+def _wait(attempts: list[Attempt], timeout_seconds: float) -> None:
+    """Return when all have settled, or the time is up."""
+    poll = select.poll()
+    waiting = {attempt.socket.fileno(): attempt for attempt in attempts if not attempt.settled}
+    for number, attempt in waiting.items():
+        poll.register(number, select.POLLIN if attempt.result == SENT else select.POLLOUT)
+    deadline = time.monotonic() + timeout_seconds
+    while waiting:
+        left = deadline - time.monotonic()
+        ready = poll.poll(max(0.0, left) * 1000)
+        for number, _events in ready:
+            waiting[number].look()
+            if waiting[number].settled:
+                poll.unregister(number)
+                del waiting[number]
+        if left <= 0:
+            return
 
 
 def source_for(address: str, port: int) -> str:

@@ -1,19 +1,26 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Which endpoint a connection was led to, as connection tracking knows it: no endpoint has to cooperate."""
+"""Where a connection was led, and whom the endpoint sees, as the kernel knows it: no endpoint has to cooperate.
+
+Packets that nftables translates are known to connection tracking. A socket that an eBPF program led elsewhere has the
+endpoint as its peer; connection tracking then knows the flow, if at all, as one that was dialled so.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack import Conntrack
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack_protocol import Wanted
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack_protocol import Answer
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import (
     family_of,
+    format_address,
     format_socket_address,
     parse_address,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NUMBERS
+from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.peers import End
 
 
 class Connection(NamedTuple):
@@ -26,16 +33,46 @@ class Connection(NamedTuple):
     port: int
 
 
-def endpoint_of(connection: Connection) -> str:
-    """Return the endpoint a connection was translated to, empty if it is not tracked or not translated.
+class Led(NamedTuple):
+    """Where a connection was led, empty for nowhere, and the address that the endpoint sees, empty if not known."""
 
-    Raises KernelError.
+    endpoint: str = ""
+    seen: str = ""
+
+
+def led(table: Conntrack, connection: Connection, peers: Mapping[End, End]) -> Led:
+    """Return where a connection was led.
+
+    Args:
+        table: connection tracking of the node.
+        connection: the one to look up.
+        peers: of the sockets in the client's namespace, by their own ends.
+
+    Raises:
+        KernelError: connection tracking does not answer.
     """
-    source, destination = parse_address(connection.source), parse_address(connection.address)
-    wanted = Wanted(destinations=frozenset({(destination, connection.port)}))
-    with Conntrack() as table:
-        for flow in table.flows(family_of(destination), wanted, NUMBERS[connection.protocol]):
-            if (flow.source, flow.source_port) == (source, connection.source_port):
-                answering = (flow.reply_source, flow.reply_source_port)
-                return "" if answering == (destination, connection.port) else format_socket_address(*answering)
-    return ""
+    dialled = (connection.address, connection.port)
+    answer = _answer(table, connection, dialled)
+    if answer is not None:
+        answering = (format_address(answer.source), answer.source_port)
+        if answering != dialled:
+            return _led(*answering, format_address(answer.destination))
+    peer = peers.get((connection.source, connection.source_port), dialled)
+    if peer == dialled:
+        return Led()
+    answer = _answer(table, connection, peer)
+    return _led(*peer, "" if answer is None else format_address(answer.destination))
+
+
+def _led(address: str, port: int, seen: str) -> Led:
+    return Led(format_socket_address(parse_address(address), port), seen)
+
+
+def _answer(table: Conntrack, connection: Connection, destination: End) -> Answer | None:
+    source, address = parse_address(connection.source), parse_address(destination[0])
+    return table.answer(
+        family_of(address),
+        NUMBERS[connection.protocol],
+        (source, connection.source_port),
+        (address, destination[1]),
+    )

@@ -88,3 +88,9 @@ def label_patch(node: Mapping[str, Any], excluded: bool) -> dict[str, Any] | Non
     if labels.get(EXCLUSION_LABEL) == wanted:
         return None
     return {"metadata": {"labels": {EXCLUSION_LABEL: wanted}}}
+
+
+def node_ready(node: Mapping[str, Any]) -> bool:
+    """Whether kubelet says, and is still heard saying, that the node can take pods (condition Ready)."""
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)

@@ -27,7 +27,7 @@ class Evidence(NamedTuple):
     """What was collected on a node. An empty part was not asked for, and its checks are skipped.
 
     status, agreement: `kproxyctl status` and `kproxyctl verify`. residue: of module residue_info. probe: of module
-    probe. preflight: findings of the filter preflight.
+    probe. preflight: findings of the filter preflight. cluster: of module kube_proxy_info.
     """
 
     status: Mapping[str, Any]
@@ -35,6 +35,7 @@ class Evidence(NamedTuple):
     residue: Mapping[str, Any]
     probe: Mapping[str, Any]
     preflight: Iterable[Mapping[str, Any]]
+    cluster: Mapping[str, Any] = {}
 
 
 def _claim(holds: bool, good: str, bad: str, otherwise: str = FAIL) -> tuple[str, str]:
@@ -46,6 +47,20 @@ def _no_process(evidence: Evidence) -> tuple[str, str]:
     if running is None:
         return SKIP, "not looked for"
     return _claim(not running, "no kube-proxy runs here", f"kube-proxy runs as process {', '.join(map(str, running))}")
+
+
+def _not_scheduled(evidence: Evidence) -> tuple[str, str]:
+    cluster = evidence.cluster
+    if not cluster:
+        return SKIP, "the API server was not asked"
+    here = [*cluster["pods"], *(cluster["daemonsets"] if cluster["selected"] else ())]
+    return _claim(not here, "no DaemonSet puts it here", f"{', '.join(here)} puts kube-proxy here")
+
+
+def _ready(evidence: Evidence) -> tuple[str, str]:
+    if not evidence.cluster:
+        return SKIP, "the API server was not asked"
+    return _claim(bool(evidence.cluster["node_ready"]), "the Node is Ready", "the Node is not Ready", WARN)
 
 
 def _no_residue(evidence: Evidence) -> tuple[str, str]:
@@ -100,16 +115,50 @@ def _agreement(evidence: Evidence) -> tuple[str, str]:
 
 
 def _dialled(wanted: Callable[[Mapping[str, Any]], bool]) -> Callable[[Evidence], tuple[str, str]]:
-    """Return a check of the probe's results that are wanted."""
+    """Return a check that the probe's results that are wanted were led, refused or dropped as the table says."""
 
     def check(evidence: Evidence) -> tuple[str, str]:
         rows = [row for row in evidence.probe.get("results") or () if wanted(row)]
-        if not rows:
-            return SKIP, "there is none to dial here"
-        wrong = [f"{row['address']}: {row['wrong'][0]}" for row in rows if row.get("wrong")]
-        return _claim(not wrong, f"{len(rows)} dialled", "; ".join(wrong[:3]))
+        return _without_faults("verdict", rows, "dialled") if rows else (SKIP, "there is none to dial here")
 
     return check
+
+
+def _judged(about: str, nothing: str) -> Callable[[Evidence], tuple[str, str]]:
+    """Return a check of everything that the probe judged about one thing."""
+
+    def check(evidence: Evidence) -> tuple[str, str]:
+        rows = [row for row in evidence.probe.get("results") or () if about in row["judged"]]
+        return _without_faults(about, rows, "judged") if rows else (SKIP, nothing)
+
+    return check
+
+
+def _without_faults(about: str, rows: list[Mapping[str, Any]], done: str) -> tuple[str, str]:
+    wrong = [
+        f"{row['address']} from {row['client']}: {fault['message']}"
+        for row in rows
+        for fault in row["faults"]
+        if fault["about"] == about
+    ]
+    return _claim(not wrong, f"{len(rows)} {done}", "; ".join(wrong[:3]))
+
+
+def _sctp(evidence: Evidence) -> tuple[str, str]:
+    missing = [text for text in evidence.probe.get("skipped") or () if text.startswith("SCTP")]
+    return (SKIP, missing[0]) if missing else _dialled(lambda row: row["protocol"] == "SCTP")(evidence)
+
+
+def _room(evidence: Evidence) -> tuple[str, str]:
+    """The table must be large enough, and not be full: a new connection that finds no room is dropped."""
+    limit, said = _findings("conntrack")(evidence)
+    size = evidence.probe.get("conntrack")
+    if not size or not size["maximum"]:
+        return limit, said
+    full = f"{size['entries']} of {size['maximum']} entries are taken"
+    if size["entries"] > 0.8 * size["maximum"]:
+        return (FAIL if size["entries"] > 0.95 * size["maximum"] else WARN), full
+    return (OK, full) if limit in (OK, SKIP) else (limit, said)
 
 
 def _kind(*kinds: str, node: bool | None = None) -> Callable[[Mapping[str, Any]], bool]:
@@ -135,11 +184,13 @@ def _findings(*names: str) -> Callable[[Evidence], tuple[str, str]]:
 
 CHECKS: tuple[tuple[str, Callable[[Evidence], tuple[str, str]]], ...] = (
     ("kube-proxy does not run", _no_process),
+    ("kube-proxy is not scheduled here", _not_scheduled),
     ("kube-proxy left nothing", _no_residue),
     ("sidecar is in step", _in_step),
     ("sidecar is healthy", _healthy),
     ("sources are connected", _sources),
     ("node is eligible", _eligible),
+    ("node is ready", _ready),
     ("every object was understood", _objects),
     ("kernel holds what is wanted", _agreement),
     ("cluster IPs from the node", _dialled(_kind("cluster-ip", node=True))),
@@ -147,13 +198,19 @@ CHECKS: tuple[tuple[str, Callable[[Evidence], tuple[str, str]]], ...] = (
     ("NodePorts", _dialled(_kind("node-port"))),
     ("external IPs", _dialled(_kind("external-ip"))),
     ("load balancer IPs", _dialled(_kind("load-balancer"))),
+    ("SCTP", _sctp),
     ("cluster DNS", _dialled(lambda row: "kube-dns" in row["service"])),
     ("API server through its Service", _dialled(lambda row: row["service"].startswith("default/kubernetes"))),
     ("services without endpoints refuse", _dialled(lambda row: row["expected"] == "reject")),
     ("local policy drops where it must", _dialled(lambda row: row["expected"] == "drop")),
+    ("clients are seen as they should", _judged("source", "no endpoint's view is known here")),
+    ("pods reach themselves", _judged("hairpin", "no pod was led to itself")),
+    ("affinity holds", _judged("affinity", "no Service with affinity was dialled")),
+    ("endpoints get even shares", _judged("spread", "not asked for, or no Service has several endpoints")),
     ("no other chain drops", _findings("forward_drop", "input_drop")),
-    ("connection table has room", _findings("conntrack")),
+    ("connection table has room", _room),
     ("forwarding is on", _findings("ipv4_forwarding", "ipv6_forwarding")),
+    ("kernel settings suit Services", _findings("tcp_be_liberal", "br_netfilter", "ip_local_reserved_ports")),
 )
 
 

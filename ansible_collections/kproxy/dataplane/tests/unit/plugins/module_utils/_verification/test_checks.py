@@ -24,7 +24,13 @@ STATUS = {
 
 
 def row(kind: str, service: str = "shop/web:http", client: str = "node", **more: Any) -> dict[str, Any]:
-    return {"kind": kind, "service": service, "client": client, "address": "x", "expected": "dnat", "wrong": [], **more}
+    """Return a row of the probe; wrong: what is wrong with its verdict."""
+    faults = [{"about": more.pop("about", "verdict"), "message": message} for message in more.pop("wrong", ())]
+    known = {"kind": kind, "service": service, "client": client, "address": "x", "expected": "dnat", "protocol": "TCP"}
+    return {**known, "judged": ["verdict"], "faults": faults, **more}
+
+
+ALL = ["verdict", "source", "hairpin", "affinity", "spread"]
 
 
 GOOD: dict[str, Any] = {
@@ -33,21 +39,39 @@ GOOD: dict[str, Any] = {
     "residue": {"counts": COUNTS, "kube_proxy_running": []},
     "probe": {
         "results": [
-            row("cluster-ip"),
+            row("cluster-ip", judged=ALL),
+            row("cluster-ip", protocol="SCTP"),
             row("cluster-ip", "kube-system/kube-dns:dns", "pod-1"),
             row("cluster-ip", "default/kubernetes:https"),
             row("node-port"),
             row("external-ip"),
             row("load-balancer", expected="drop"),
             row("cluster-ip", "shop/cache:redis", expected="reject"),
-        ]
+        ],
+        "conntrack": {"entries": 120, "maximum": 131072},
+        "skipped": [],
     },
+    "cluster": {"selected": False, "pods": [], "daemonsets": ["kube-system/kube-proxy"], "node_ready": True},
     "preflight": [
         {"check": "forward_drop", "result": "ok", "message": ""},
         {"check": "conntrack_max", "result": "ok", "message": ""},
         {"check": "ipv4_forwarding", "result": "ok", "message": ""},
+        {"check": "br_netfilter", "result": "ok", "message": ""},
     ],
 }
+
+
+def finding(check: str, result: str) -> dict[str, str]:
+    return {"check": check, "result": result, "message": "m"}
+
+
+def faulty(about: str) -> dict[str, Any]:
+    return {"probe": {"results": [row("cluster-ip", judged=ALL, about=about, wrong=["x"])]}}
+
+
+def conntrack(entries: int, result: str = "ok") -> dict[str, Any]:
+    size = {"entries": entries, "maximum": 1000}
+    return {"probe": {"conntrack": size}, "preflight": [finding("conntrack_max", result)]}
 
 
 def results(**changed: Any) -> dict[str, str]:
@@ -70,12 +94,27 @@ BAD = [
     ("kernel holds what is wanted", {"agreement": {"agrees": False, "elements": 2}}, "fail"),
     ("NodePorts", {"probe": {"results": [row("node-port", wrong=["was led nowhere"])]}}, "fail"),
     ("cluster DNS", {"probe": {"results": [row("cluster-ip", "kube-system/kube-dns:dns", wrong=["x"])]}}, "fail"),
+    ("kube-proxy is not scheduled here", {"cluster": {**GOOD["cluster"], "selected": True}}, "fail"),
+    ("kube-proxy is not scheduled here", {"cluster": {**GOOD["cluster"], "pods": ["kube-proxy-x"]}}, "fail"),
+    ("node is ready", {"cluster": {**GOOD["cluster"], "node_ready": False}}, "warn"),
+    ("SCTP", {"probe": {"results": [row("cluster-ip", protocol="SCTP", wrong=["x"])]}}, "fail"),
+    ("SCTP", {"probe": {"results": [], "skipped": ["SCTP: this kernel does not speak SCTP"]}}, "skip"),
+    ("clients are seen as they should", faulty("source"), "fail"),
+    ("pods reach themselves", faulty("hairpin"), "fail"),
+    ("affinity holds", faulty("affinity"), "fail"),
+    ("endpoints get even shares", faulty("spread"), "fail"),
+    ("cluster IPs from the node", faulty("spread"), "ok"),
+    ("connection table has room", conntrack(700), "ok"),
+    ("connection table has room", conntrack(850), "warn"),
+    ("connection table has room", conntrack(960), "fail"),
+    ("connection table has room", conntrack(10, "fix"), "warn"),
+    ("kernel settings suit Services", {"preflight": [finding("br_netfilter", "fix")]}, "warn"),
     ("no other chain drops", {"preflight": [{"check": "input_drop", "result": "warn", "message": "m"}]}, "warn"),
     ("forwarding is on", {"preflight": [{"check": "ipv6_forwarding", "result": "block", "message": "m"}]}, "fail"),
 ]
 
 
-@pytest.mark.parametrize(("name", "changed", "result"), BAD, ids=[entry[0] for entry in BAD])
+@pytest.mark.parametrize(("name", "changed", "result"), BAD, ids=[f"{entry[0]}, {entry[2]}" for entry in BAD])
 def test_what_is_wrong_is_found(name: str, changed: dict[str, Any], result: str) -> None:
     assert results(**changed)[name] == result
 
