@@ -66,7 +66,10 @@ def field_selector(selector: str, supported: frozenset[str]) -> Matcher:
 
 
 METADATA_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
-SELECTABLE: Mapping[str, frozenset[str]] = {"Service": METADATA_FIELDS | {"spec.clusterIP", "spec.type"}}
+SELECTABLE: Mapping[str, frozenset[str]] = {
+    "Service": METADATA_FIELDS | {"spec.clusterIP", "spec.type"},
+    "Pod": METADATA_FIELDS | {"spec.nodeName", "spec.hostNetwork", "status.phase", "status.podIP"},
+}
 
 
 def supported_fields(kind: str) -> frozenset[str]:

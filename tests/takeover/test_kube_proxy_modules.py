@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources import api_objects, connection
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.api_objects import ApiObjects
 from devtools.control_plane import ControlPlane, StandIn
+from devtools.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "cases"
@@ -97,17 +101,39 @@ def test_one_node_is_excluded_and_the_others_are_not(cluster: Cluster) -> None:
     assert not cluster.module("kube_proxy", state="included", node_name="n1")["changed"]
 
 
+POD: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "name": "kube-proxy-abcde",
+        "namespace": "kube-system",
+        "ownerReferences": [{"kind": "DaemonSet", "name": "kube-proxy", "apiVersion": "apps/v1", "uid": "1"}],
+    },
+    "spec": {"nodeName": "n1", "containers": [{"name": "kube-proxy", "image": "x"}]},
+}
+
+
+def test_exclusion_waits_until_the_pod_is_gone(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.admin.apply(POD)
+    # Says when something of the list changes, and notices that it has changed already.
+    api = ApiObjects(connection.from_kubeconfig(str(cluster.kubeconfig), str(tmp_path)))
+    path = api_objects.pods("n1")
+    listing = api.listing(path)
+    assert [item["metadata"]["name"] for item in listing.items] == ["kube-proxy-abcde"]
+    assert api.items(api_objects.pods("n3")) == []
+    assert not api.wait_for_change(path, listing.version, 1)
+    with ThreadPoolExecutor() as pool:
+        excluded = pool.submit(cluster.module, "kube_proxy", state="excluded", node_name="n1", wait_seconds=60)
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+        eventually(lambda: LABEL in cluster.admin.get(node)["metadata"].get("labels", {}), "the node's label")
+        assert not excluded.done()
+        cluster.admin.delete(POD)
+        assert excluded.result(timeout=30)["changed"]
+    assert api.wait_for_change(path, listing.version, 5)
+
+
 def test_exclusion_fails_while_the_pod_stays(cluster: Cluster) -> None:
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "kube-proxy-abcde",
-            "namespace": "kube-system",
-            "ownerReferences": [{"kind": "DaemonSet", "name": "kube-proxy", "apiVersion": "apps/v1", "uid": "1"}],
-        },
-        "spec": {"nodeName": "n1", "containers": [{"name": "kube-proxy", "image": "x"}]},
-    }
+    pod = POD
     cluster.admin.apply(pod)
     try:
         failed = cluster.module("kube_proxy", state="excluded", node_name="n1", wait_seconds=0)

@@ -104,7 +104,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors i
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.manifests import parse_text
 from ansible_collections.kproxy.dataplane.plugins.module_utils._takeover import cluster, daemonset
 
-_POLL_SECONDS = 0.5
+# Before the pods are listed anew where the API server does not let itself be watched.
+_PAUSE_SECONDS = 0.5
 
 
 class Action(NamedTuple):
@@ -195,16 +196,19 @@ def plan_removal(api: ApiObjects) -> tuple[list[Action], list[dict[str, Any]]]:
 def wait_for_pods_to_go(api: ApiObjects, node_name: str, seconds: int) -> None:
     """Return once no pod of kube-proxy is on the node. Raises SourceError, naming them, when time is up."""
     deadline = time.monotonic() + seconds
+    path = api_objects.pods(node_name)
     while True:
-        pods = api.items(api_objects.pods())
-        left = [name for item in kube_proxies(api) for name in cluster.pods_on(item, pods, node_name)]
+        pods = api.listing(path)
+        left = [name for item in kube_proxies(api) for name in cluster.pods_on(item, pods.items, node_name)]
         if not left:
             return
-        if time.monotonic() > deadline:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             raise SourceError(
                 f"{', '.join(left)} is still on node {node_name} after {seconds} s; does the DaemonSet controller run?"
             )
-        time.sleep(_POLL_SECONDS)
+        if not api.wait_for_change(path, pods.version, remaining):
+            time.sleep(min(remaining, _PAUSE_SECONDS))
 
 
 def run(module: AnsibleModule, api: ApiObjects) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.unit imp
 # Runs a command and returns its exit code, output and error output.
 Runner = Callable[[list[str]], tuple[int, str, str]]
 
-_POLL_SECONDS = 0.1
+# Between looks at a kproxyd that is up and has lost step, or keeps failing: nothing announces the end of that.
+_PAUSE_SECONDS = 0.2
 _LOG_LINES = 15
 
 
@@ -74,11 +75,21 @@ class Service:
         deadline = time.monotonic() + seconds
         while True:
             status = self.status()
-            if status is not None and status.get("inStep") and _started(status) >= since:
+            fresh = status is not None and _started(status) >= since
+            if status is not None and fresh and status.get("inStep"):
                 return status
-            if time.monotonic() >= deadline:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise ServiceError(f"kproxyd is not in step after {seconds:g} s: {self._why(status)}")
-            time.sleep(_POLL_SECONDS)
+            if fresh or not self._ready_within(left):
+                time.sleep(min(left, _PAUSE_SECONDS))
+
+    def _ready_within(self, seconds: float) -> bool:
+        """Wait until systemd has the unit active, which it has once kproxyd says READY: when it is first in step.
+
+        A start that is under way already is waited for, not begun anew. False if it failed or took too long.
+        """
+        return not self._run(["timeout", f"{seconds:.3f}", "systemctl", "start", UNIT_NAME])[0]
 
     def _why(self, status: dict[str, Any] | None) -> str:
         if status is not None and status.get("lastError"):

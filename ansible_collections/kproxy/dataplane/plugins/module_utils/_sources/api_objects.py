@@ -9,6 +9,7 @@ import json
 import urllib.error
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from ansible.module_utils.urls import SSLValidationError, open_url
 
@@ -27,12 +28,21 @@ class ObjectPath(NamedTuple):
     plural: str
     namespace: str = ""
     name: str = ""
+    field_selector: str = ""
 
     def __str__(self) -> str:
         parts = [self.root]
         if self.namespace:
             parts += ["namespaces", self.namespace]
-        return "/".join(parts + [part for part in (self.plural, self.name) if part])
+        path = "/".join(parts + [part for part in (self.plural, self.name) if part])
+        return f"{path}?{urlencode({'fieldSelector': self.field_selector})}" if self.field_selector else path
+
+
+class Listing(NamedTuple):
+    """The objects of a list, and the version of it from which changes can be watched."""
+
+    items: list[dict[str, Any]]
+    version: str
 
 
 def node(name: str) -> ObjectPath:
@@ -47,8 +57,8 @@ def config_map(namespace: str, name: str) -> ObjectPath:
     return ObjectPath("/api/v1", "configmaps", namespace, name)
 
 
-def pods() -> ObjectPath:
-    return ObjectPath("/api/v1", "pods")
+def pods(node_name: str = "") -> ObjectPath:
+    return ObjectPath("/api/v1", "pods", field_selector=f"spec.nodeName={node_name}" if node_name else "")
 
 
 def services() -> ObjectPath:
@@ -67,8 +77,30 @@ class ApiObjects:
 
     def items(self, path: ObjectPath) -> list[dict[str, Any]]:
         """Return the objects of a list."""
+        return self.listing(path).items
+
+    def listing(self, path: ObjectPath) -> Listing:
+        """Return the objects of a list, and its version."""
         found = self._request("GET", path) or {}
-        return list(found.get("items") or ())
+        version = (found.get("metadata") or {}).get("resourceVersion") or ""
+        return Listing(list(found.get("items") or ()), str(version))
+
+    def wait_for_change(self, path: ObjectPath, version: str, seconds: float) -> bool:
+        """Wait until anything of a list changes after this version, at most so long; False if that cannot be told.
+
+        The list has to be read anew in either case: what changed is not looked at.
+        """
+        for server in self._connection.servers:
+            question = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(max(1, round(seconds)))}
+            separator = "&" if path.field_selector else "?"
+            try:
+                stream = self._open(f"{server}{path}{separator}{urlencode(question)}", "GET", None, seconds)
+                with stream:
+                    return bool(stream.readline())
+            except (SSLValidationError, OSError, http.client.HTTPException, ValueError):
+                # urllib's errors are OSErrors: this server does not let itself be watched now.
+                continue
+        return False
 
     def merge(self, path: ObjectPath, patch: Mapping[str, Any]) -> dict[str, Any]:
         """Merge a change into an object and return it as it is now; null removes a key, a list replaces a list."""
@@ -101,26 +133,30 @@ class ApiObjects:
         raise SourceError(f"no API server answered {method} {path}: " + "; ".join(complaints))
 
     def _ask(self, server: str, method: str, path: ObjectPath, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        response = self._open(f"{server}{path}", method, body, self._connection.timeout)
+        document: dict[str, Any] = json.loads(response.read() or b"{}")
+        return document
+
+    def _open(self, url: str, method: str, body: Mapping[str, Any] | None, timeout: float) -> Any:
         headers = {"Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = _MERGE_PATCH
         if self._connection.token:
             headers["Authorization"] = f"Bearer {self._connection.token}"
-        response = open_url(
-            f"{server}{path}",
+        return open_url(
+            url,
             method=method,
             data=None if body is None else json.dumps(body),
             headers=headers,
-            timeout=self._connection.timeout,
+            timeout=timeout,
             ca_path=self._connection.ca_cert,
+            validate_certs=self._connection.validate_certs,
             client_cert=self._connection.client_cert,
             client_key=self._connection.client_key,
             http_agent="kproxy.dataplane",
             use_proxy=False,
             follow_redirects="none",
         )
-        document: dict[str, Any] = json.loads(response.read() or b"{}")
-        return document
 
 
 def _message(error: urllib.error.HTTPError) -> str:
