@@ -8,21 +8,36 @@ A socket belongs to the cgroup of the process that made it. On a node of its own
 from __future__ import annotations
 
 import os
+import re
 
 
 class NoCgroup2(Exception):
     """There is no cgroup2 mount; socket load balancing is impossible on this host."""
 
 
-def mount_point(mounts: str = "/proc/self/mounts") -> str:
-    """Return where cgroup2 is mounted (``/sys/fs/cgroup``, or ``/sys/fs/cgroup/unified`` on hybrid hosts)."""
-    with open(mounts, encoding="utf-8") as lines:
+def mount_point(mounts: str = "/proc/self/mountinfo") -> str:
+    """Return where cgroup2 is mounted (``/sys/fs/cgroup``, or ``/sys/fs/cgroup/unified`` on hybrid hosts).
+
+    A mount of the whole hierarchy goes before a bind mount of one directory of it, which covers fewer processes.
+    Format: proc_pid_mountinfo(5).
+    """
+    found: list[tuple[bool, str]] = []
+    with open(mounts, encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
-            fields = line.split()
-            if len(fields) > 2 and fields[2] == "cgroup2":
-                return fields[1].replace("\\040", " ")
-    raise NoCgroup2("no cgroup2 mount in %s: boot with systemd.unified_cgroup_hierarchy=1, or use the nftables backend"
-                    % mounts)
+            mount, _dash, kind = line.partition(" - ")
+            fields = mount.split()
+            if len(fields) > 4 and kind.split()[:1] == ["cgroup2"]:
+                found.append((fields[3] == "/", _unescaped(fields[4])))
+    if not found:
+        raise NoCgroup2(
+            "no cgroup2 mount in %s: boot with systemd.unified_cgroup_hierarchy=1, or use the nftables backend" % mounts
+        )
+    return next((path for whole, path in found if whole), found[0][1])
+
+
+def _unescaped(text: str) -> str:
+    """Undo the kernel's octal escapes for space, tab, newline and backslash."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def open_directory(path: str | None = None) -> int:

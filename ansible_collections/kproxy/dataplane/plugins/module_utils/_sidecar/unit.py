@@ -18,8 +18,9 @@ CACHE_DIRECTORY = "/var/cache/kproxy"
 
 # nftables, conntrack and addresses; health ports below 1024 are possible.
 NFTABLES_CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE")
-# Loading programs and maps, attaching to cgroups and links, reading BTF. CAP_SYS_ADMIN, because the kernel asks for no
-# less before it tells which program a link holds (BPF_PROG_GET_FD_BY_ID), and adopting what runs depends on that.
+# Loading programs and maps, attaching to cgroups and links, reading BTF. CAP_SYS_ADMIN for two things the kernel asks
+# no less for: entering the network namespaces of pods, to close UDP sockets whose endpoint has gone (setns), and
+# opening the program that a link holds, to tell whether it is ours and of this version (BPF_PROG_GET_FD_BY_ID).
 EBPF_CAPABILITIES = ("CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN", "CAP_SYS_RESOURCE")
 
 # systemd that lets the pauses between restarts grow.
