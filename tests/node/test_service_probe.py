@@ -14,10 +14,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
@@ -25,6 +28,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.reading import read_documents
 from devtools.bootstrap import ROOT
 from devtools.conformance.netns import NetworkNamespace
+from devtools.conformance.node_cgroup import BpfFs, NodeCgroup
 
 PODS = ("p1", "p2", "p3")
 CONFIG = {"clusterCIDR": "10.244.0.0/16,fd00:10:244::/48"}
@@ -51,6 +55,9 @@ class World:
     """A node and its pods, each of which serves port 8080 over TCP and UDP."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
+        # First, as it forks, and threads follow.
+        self.cgroup = NodeCgroup(f"kp-probe-{os.getpid()}")
+        stack.callback(self.cgroup.close)
         self.node = NetworkNamespace()
         stack.callback(self.node.close)
         self.router = NetworkNamespace()
@@ -122,8 +129,16 @@ class World:
             engine.apply([Upsert(item) for item in read_documents(objects).objects])
             engine.sync()
 
-    def probe(self, objects: list[dict[str, Any]], clients: tuple[str, ...] = PODS, **options: Any) -> dict[str, Any]:
-        """Run the module on the node; it believes the objects."""
+    def probe(
+        self, objects: list[dict[str, Any]], clients: tuple[str, ...] = PODS, cgroup: str = "", **options: Any
+    ) -> dict[str, Any]:
+        """Run the module on the node, in a cgroup; it believes the objects."""
+
+        def join() -> None:
+            self.node.joiner()()
+            if cgroup:
+                Path(cgroup, "cgroup.procs").write_text("0")
+
         arguments = {
             "objects": objects,
             "node_name": "n1",
@@ -139,7 +154,7 @@ class World:
             text=True,
             check=False,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-            preexec_fn=self.node.joiner(),
+            preexec_fn=join,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -292,6 +307,36 @@ def test_refuse_and_drop(world: World) -> None:
     seen = world.probe(nobody, clients=("p1",), protocols=["TCP"])
     assert {row["client"] for row in seen["results"] if row["faults"]} == {"node", world.pods["p1"].path}
     assert all("met silence, expected to be refused at once" in said for said in seen["failures"])
+
+
+@contextlib.contextmanager
+def programmed_by_ebpf(world: World, objects: list[dict[str, Any]]) -> Iterator[None]:
+    """Put the Services into eBPF maps instead; sockets of the world's cgroup are translated."""
+    world.nft("flush ruleset\n")
+    settings = ProxyConfig.from_mapping({"nodeName": "n1", **CONFIG})
+    with contextlib.closing(BpfFs()) as bpffs:
+        options = Options(os.path.join(bpffs.path, "kproxy"), world.cgroup.path)
+        with world.node.entered():
+            backend = EbpfBackend(settings.families, options)
+            engine = Engine(settings, backend)
+            engine.apply([Upsert(item) for item in read_documents(objects).objects])
+            engine.sync()
+        try:
+            yield
+        finally:
+            with world.node.entered():
+                backend.remove()
+                backend.close()
+
+
+def test_through_ebpf(world: World) -> None:
+    with programmed_by_ebpf(world, web()):
+        seen = world.probe(web(), cgroup=world.cgroup.path, spread=SPREAD)
+        assert seen["failures"] == []
+        assert all(set(row["met"]) == set(row["endpoints"]) for row in seen["results"])
+        assert all("spread" in row["judged"] for row in seen["results"])
+        fewer = world.probe(web(("p1",)), clients=("p1",), cgroup=world.cgroup.path, connections=30)
+        assert abouts(fewer) == {"verdict"}
 
 
 def test_a_kernel_without_sctp_says_so(world: World) -> None:
