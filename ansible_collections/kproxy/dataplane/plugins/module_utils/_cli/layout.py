@@ -114,14 +114,15 @@ def show(document: Document) -> list[str]:
 
 
 def trace(document: Document) -> list[str]:
-    """Lay out what happens to one packet."""
+    """Lay out what happens to one packet, and the way to it."""
+    steps = document["steps"]
     lines = [f"{document['verdict']}: {document['reason']}"]
     if document["frontend"]:
         lines.append(f"frontend {document['frontend']} of {document['service']}")
     for one in document["endpoints"]:
         remarks = (" (on this node)" if one["local"] else "") + (", masqueraded" if one["masqueraded"] else "")
         lines.append(f"  -> {one['address']}{remarks}")
-    return lines
+    return lines + [f"  because {one}" if not number else f"      and {one}" for number, one in enumerate(steps)]
 
 
 def history(documents: Sequence[Document]) -> list[str]:

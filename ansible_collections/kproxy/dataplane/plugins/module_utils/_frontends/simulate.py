@@ -63,7 +63,7 @@ def simulate(table: ServiceTable, packet: Packet, local_addresses: Collection[by
     frontend = _source_checked(table, packet, family)
     if frontend is not None:
         return Outcome(DROP, "the source is in none of the Service's loadBalancerSourceRanges", frontend)
-    accepts = _accepts_node_ports(packet.destination, rules, local_addresses)
+    accepts = accepts_node_ports(packet.destination, rules, local_addresses)
     by_address = table.frontends.get(FrontendKey(family, packet.destination, packet.protocol, packet.port))
     by_node_port = table.frontends.get(FrontendKey(family, b"", packet.protocol, packet.port)) if accepts else None
     for frontend in (by_address, by_node_port):
@@ -102,7 +102,8 @@ def _source_checked(table: ServiceTable, packet: Packet, family: int) -> Fronten
     return None if any(first <= packet.source <= last for first, last in row.source_ranges) else row
 
 
-def _accepts_node_ports(destination: bytes, rules: NodeRules, local_addresses: Collection[bytes]) -> bool:
+def accepts_node_ports(destination: bytes, rules: NodeRules, local_addresses: Collection[bytes]) -> bool:
+    """Whether NodePorts are served on an address."""
     if destination not in local_addresses or is_loopback(destination):
         return False
     ranges = rules.node_port_ranges

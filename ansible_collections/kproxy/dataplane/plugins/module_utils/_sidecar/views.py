@@ -12,6 +12,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.explain import explain
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import (
     DNAT,
     LOCAL,
@@ -89,11 +90,13 @@ def trace(table: ServiceTable, arguments: Mapping[str, Any], local_addresses: Co
     """Return what the table does to one packet. Raises QuestionError for a packet that makes no sense."""
     packet = _packet(arguments)
     outcome = simulate(table, packet, local_addresses)
+    steps = explain(table, packet, outcome, local_addresses)
 
     def render() -> dict[str, Any]:
         return {
             "verdict": outcome.verdict,
             "reason": outcome.reason,
+            "steps": steps,
             "service": str(outcome.frontend.service_port) if outcome.frontend else None,
             "frontend": str(outcome.frontend.key) if outcome.frontend else None,
             "endpoints": [
