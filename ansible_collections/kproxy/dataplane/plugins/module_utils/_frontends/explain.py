@@ -80,6 +80,12 @@ def _way(
         )
     row = outcome.frontend
     if row is None:
+        here = sorted(key for key in table.frontends if key.ip == packet.destination)
+        if here:
+            yield "what Services have at %s: %s" % (
+                format_address(packet.destination),
+                ", ".join("%s of %s" % (key, table.frontends[key].service_port) for key in here),
+            )
         return
     if by_address is not None and row is not by_address:
         yield "the frontend %s has no endpoint for this client, so the NodePort answers" % (by_address.key,)

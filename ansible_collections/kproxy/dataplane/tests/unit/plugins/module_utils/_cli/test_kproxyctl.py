@@ -16,7 +16,14 @@ import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._cli import exit_codes, main
 
-TRACE: dict[str, Any] = {"verdict": "dnat", "reason": "because", "steps": ["this", "that"], "service": None, "frontend": None, "endpoints": []}
+TRACE: dict[str, Any] = {
+    "verdict": "dnat",
+    "reason": "because",
+    "steps": ["this", "that"],
+    "service": None,
+    "frontend": None,
+    "endpoints": [],
+}
 
 
 class Answering:
