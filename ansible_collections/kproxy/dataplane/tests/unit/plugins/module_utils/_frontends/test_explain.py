@@ -42,7 +42,7 @@ WAYS = [
     (NODE, "10.96.0.5", 80, ["is this node itself", "2 ready", "masqueraded, so that"]),
     ("10.244.1.6", "10.96.0.5", 80, ["is a pod", "2 ready", "where the endpoint is the client itself"]),
     (OUTSIDER, "198.51.100.99", 80, ["is an outsider"]),
-    (OUTSIDER, "10.96.0.5", 81, ["is an outsider", "Services have at 10.96.0.5: 10.96.0.5:80/TCP of shop/web:http/TCP"]),
+    (OUTSIDER, "10.96.0.5", 81, ["is an outsider", "have at 10.96.0.5: 10.96.0.5:80/TCP of shop/web:http/TCP"]),
 ]  # fmt: skip
 
 
