@@ -179,6 +179,55 @@ def test_a_direct_connection_beside_a_live_one_gets_another_port(loaded: Program
     assert tuple_of(loaded.egress(tcp4(POD, CLIENT, 8080, 40000, 0x12)).packet) == (VIP, CLIENT, 80, 40000)
 
 
+ENDED = [
+    # what the endpoint's answer to somebody else's connection looks like, and at which hook an ended flow would take it
+    pytest.param("egress", CLIENT, id="to-the-client"),
+    pytest.param("ingress", NODE, id="to-a-masquerading-port"),
+]
+
+
+@pytest.mark.parametrize(("hook", "to"), ENDED)
+@pytest.mark.parametrize("flags", [0, layout.DRAINING], ids=["serving", "draining"])
+def test_an_ended_flow_takes_no_answer_of_another_connection(
+    loaded: Programs, hook: str, to: bytes, flags: int
+) -> None:
+    loaded.frontend(layout.MASQUERADE)
+    port = tuple_of(loaded.egress(loaded.ingress(tcp4(CLIENT, VIP, 40000, 80)).packet).packet)[2]
+    for packet in (tcp4(POD, NODE, 8080, port, 0x11), tcp4(POD, CLIENT, 8080, 40000, 0x11)):
+        loaded.egress(loaded.ingress(packet).packet)
+    loaded.maps["settings"].put(bytes(4), layout.Settings(1, flags, 2, NODE, bytes(16), 0x2000).pack())
+    run = loaded.egress if hook == "egress" else loaded.ingress
+    # SYN and ACK, then data: neither is of the connection that has ended.
+    for tcp_flags in (0x12, 0x18):
+        answer = tcp4(POD, to, 8080, port if to == NODE else 40000, tcp_flags)
+        assert run(answer) == (UNSPEC, answer)
+
+
+def test_draining_takes_no_new_connection_and_keeps_direct_ones_apart(loaded: Programs) -> None:
+    loaded.frontend(0)
+    loaded.ingress(tcp4(CLIENT, VIP, 40000, 80))
+    loaded.maps["settings"].put(bytes(4), layout.Settings(1, layout.DRAINING, 2, NODE, bytes(16), 0x2000).pack())
+    new = tcp4(CLIENT, VIP, 40001, 80)
+    assert loaded.ingress(new) == (UNSPEC, new)
+    live = tcp4(CLIENT, VIP, 40000, 80, 0x10)
+    assert tuple_of(loaded.ingress(live).packet) == (CLIENT, POD, 40000, 8080)
+    assert tuple_of(loaded.ingress(tcp4(CLIENT, POD, 40000, 8080)).packet)[2] != 40000
+
+
+def test_a_pod_gets_a_source_port_that_its_own_sockets_never_use(loaded: Programs) -> None:
+    loaded.frontend(0)
+    loaded.maps["pod_cidrs4"].put(layout.prefix_key(32, CLIENT), b"\1\0\0\0")
+    source, destination, port, endpoint_port = tuple_of(loaded.ingress(tcp4(CLIENT, VIP, 40000, 80)).packet)
+    assert (source, destination, endpoint_port) == (CLIENT, POD, 8080)
+    assert 16384 <= port < 30000
+    # The same pod's socket, led to the same endpoint from the same port without a translation here.
+    direct = tcp4(CLIENT, POD, 40000, 8080)
+    assert loaded.ingress(direct) == (UNSPEC, direct)
+    answer = tcp4(POD, CLIENT, 8080, 40000, 0x12)
+    assert loaded.egress(answer) == (UNSPEC, answer)
+    assert tuple_of(loaded.egress(tcp4(POD, CLIENT, 8080, port, 0x12)).packet) == (VIP, CLIENT, 80, 40000)
+
+
 VERDICTS = [
     pytest.param(layout.DROP, 0, 80, SHOT, "no-local-endpoint", id="drop"),
     pytest.param(layout.REJECT, 0, 80, UNSPEC, "no-endpoint", id="reject-by-mark"),

@@ -34,6 +34,7 @@ attributes:
     details:
       - Names the addresses and endpoints that come, go or move, by namespace, Service and port, up to a fixed number
         of lines.
+      - With O(state=absent) Services are told by their numbers, since the maps hold no names.
   idempotent:
     support: full
 options:

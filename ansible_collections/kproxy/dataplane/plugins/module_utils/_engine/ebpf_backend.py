@@ -55,6 +55,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map i
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import NoCgroup2
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.names import service_port_comment
 
 _FAMILIES = (4, 6)
 _UDP = 17
@@ -161,19 +162,29 @@ class EbpfBackend:
     # -- commits ----------------------------------------------------------------------------------------------------
 
     def commit(self, plan: EbpfPlan) -> None:
-        """Make the change. Raises CommitError; what was in force keeps forwarding."""
+        """Make the change. Raises CommitError; what was in force keeps forwarding, nothing new is left half-made."""
         with self._lock:
             try:
-                if not plan.unattached:
-                    self._commit(plan)
-                    return
-                with self.plane.locked():
-                    if self._opened and not self.plane.exists():
-                        raise CommitError("%s: removed meanwhile" % self.plane.directory, another_way=True)
+                if plan.unattached:
+                    with self.plane.locked():
+                        self._take_over(plan)
+                else:
                     self._commit(plan)
             except _FAILURES as error:
-                self._attached = False
+                self._attached = self._current = False
                 raise CommitError(str(error)) from error
+
+    def _take_over(self, plan: EbpfPlan) -> None:
+        if self._opened and not self.plane.exists():
+            raise CommitError("%s: removed meanwhile" % self.plane.directory, another_way=True)
+        made_here = not self._opened
+        try:
+            self._commit(plan)
+        except _FAILURES:
+            if made_here:
+                self.plane.remove()
+                refusal_table.remove()
+            raise
 
     def _commit(self, plan: EbpfPlan) -> None:
         needed = self.books.sizes_after(plan.replan) if plan.replan is not None else self.books.sizes()
@@ -313,7 +324,7 @@ class EbpfBackend:
         names = self.books.numbers.names()
         return {
             key: FrontendState(
-                str(names.get(row.number, "number %d" % row.number)),
+                service_port_comment(names[row.number]) if row.number in names else "number %d" % row.number,
                 row.verdict,
                 tuple(sorted(row.endpoints)),
                 tuple(sorted(row.local_endpoints)),

@@ -131,7 +131,7 @@ class Dataplane:
         """
         self._require_bpffs()
         if not self.capabilities.socket_hooks:
-            raise Unsupported("this kernel lacks " + "; ".join(self.capabilities.missing))
+            raise Unsupported("what eBPF needs is missing here: " + "; ".join(self.capabilities.missing))
         found = self._generations()
         self._generation = found[-1] if found else 0
         self.maps.close()

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import struct
@@ -12,8 +11,9 @@ from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import NoCgroup2, mount_point
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.file_system import file_system_magic
 
-BPFFS_MAGIC = 0xCAFE4A11
+_BPFFS_MAGIC = 0xCAFE4A11
 _RETURN_ONE = struct.pack("<BBhi", 0xB7, 0, 0, 1) + struct.pack("<BBhi", 0x95, 0, 0, 0)
 _SET_RETVAL = 187
 _SOCK_ADDR, _CONNECT4, _GETPEERNAME4 = 18, 10, 29
@@ -32,6 +32,8 @@ class Capabilities(NamedTuple):
 
 def probe() -> Capabilities:
     """Try every gate once; loads a handful of two-instruction programs and attaches none."""
+    if not _permitted():
+        return Capabilities(False, False, False, ["the right to load programs: bpf(2) is not permitted here (CAP_BPF)"])
     missing: list[str] = []
     sockets = _loads(_SOCK_ADDR, _CONNECT4, _RETURN_ONE) and _loads(_SOCK_ADDR, _GETPEERNAME4, _RETURN_ONE)
     if not sockets:
@@ -59,6 +61,15 @@ def _loads(kind: int, attach_type: int, instructions: bytes) -> bool:
     return True
 
 
+def _permitted() -> bool:
+    """Whether bpf(2) is allowed at all: a lacking capability or a filter of system calls is not a lacking hook."""
+    try:
+        os.close(bpf.program_load("kp_probe", _SCHED_CLS, 0, _RETURN_ONE, b"GPL"))
+    except OSError as error:
+        return error.errno != errno.EPERM
+    return True
+
+
 def _has_tcx() -> bool:
     try:
         bpf.attached_programs(_LO, _TCX_INGRESS)
@@ -69,7 +80,7 @@ def _has_tcx() -> bool:
 
 def is_bpffs(path: str) -> bool:
     """Whether `path` lies on a BPF file system."""
-    buffer = ctypes.create_string_buffer(256)
-    if ctypes.CDLL(None, use_errno=True).statfs(path.encode(), buffer) != 0:
+    try:
+        return file_system_magic(path) == _BPFFS_MAGIC
+    except OSError:
         return False
-    return bool(struct.unpack_from("=q", buffer.raw)[0] & 0xFFFFFFFF == BPFFS_MAGIC)

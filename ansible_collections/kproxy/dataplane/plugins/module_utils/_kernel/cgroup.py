@@ -10,9 +10,13 @@ from __future__ import annotations
 import os
 import re
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.file_system import file_system_magic
+
+_CGROUP2_MAGIC = 0x63677270
+
 
 class NoCgroup2(Exception):
-    """There is no cgroup2 mount; socket load balancing is impossible on this host."""
+    """There is no cgroup2 mount, or a directory is on none; socket load balancing is impossible there."""
 
 
 def mount_point(mounts: str = "/proc/self/mountinfo") -> str:
@@ -41,5 +45,10 @@ def _unescaped(text: str) -> str:
 
 
 def open_directory(path: str | None = None) -> int:
-    """Open a cgroup directory (default: the root of the hierarchy) for attaching."""
-    return os.open(path or mount_point(), os.O_RDONLY | os.O_DIRECTORY)
+    """Open a cgroup directory (default: the root of the hierarchy) for attaching. Raises NoCgroup2, OSError."""
+    found = path or mount_point()
+    descriptor = os.open(found, os.O_RDONLY | os.O_DIRECTORY)
+    if file_system_magic(found) != _CGROUP2_MAGIC:
+        os.close(descriptor)
+        raise NoCgroup2("%s is no cgroup2 directory" % found)
+    return descriptor

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 COMPILER = "clang 14"
-SOURCE_SHA256 = "7cee1a6e522e07d53abf712b336f6f27d0ee5b0c95506a030b83c9f62aded1e2"
+SOURCE_SHA256 = "f0cbf528348aa1ca212890898098778e7c8734cb3b06507ae55c3facf359749f"
 OBJECT = """
 c-rlK4|r6^b?@Dkge3kLA&@Kt*en0RD;eZnX|)J!Y+(=vTShVnMK~p^WwjthLRz#dTLPy6$4)VI-iMukJerpXjBB-ZUB1+*^;%v~(lnutlTyDn
 PmTRt-dD%vd+|%@_oXTAv#mFC=Qn$2&fdG)mB4oMSX+DVoH=*SpE+}8&YZc+XB(R~x?L_qeq6@C8dk~r483CAH{g3I!#rCmU@zmL;a#Hk<s4Bi

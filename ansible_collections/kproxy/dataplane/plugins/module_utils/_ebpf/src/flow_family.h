@@ -111,12 +111,21 @@ INLINE bool NAME(enter_reply)(const struct NAME(packet) *p, struct NAME(tuple) *
 	value.to.sport = p->tuple.dport;
 	value.to.dst = p->tuple.src;
 	value.to.dport = p->tuple.sport;
+	/* Its own port is the client's to use again; one of ours is left until the last packets have gone. */
+	if (forward->sport == p->tuple.sport) {
+		const struct NAME(flow_value) *ended;
+
+		key.tuple.dport = forward->sport;
+		ended = bpf_map_lookup_elem(&NAME(flows), &key);
+		if (ended && (ended->flags & FLOW_CLOSING))
+			bpf_map_delete_elem(&NAME(flows), &key);
+	}
 	for (int attempt = 0; attempt < SNAT_TRIES; attempt++) {
 		const struct NAME(flow_value) *held;
 
 		key.tuple.dport = forward->sport;
 		held = bpf_map_lookup_elem(&NAME(flows), &key);
-		if (!held || (held->flags & FLOW_CLOSING) ||
+		if (!held ||
 		    (NAME(same_addr)(&held->to.src, &value.to.src) && held->to.sport == value.to.sport &&
 		     held->to.dport == value.to.dport))
 			return !bpf_map_update_elem(&NAME(flows), &key, &value, BPF_ANY);
@@ -285,8 +294,10 @@ INLINE __u32 NAME(open_flow)(void *ctx, __u32 link, const struct NAME(packet) *p
 	__u8 answer;
 	__u32 hash;
 
-	if (!node || (node->flags & DRAINING) || !begins(p->protocol, p->tcp_flags))
+	if (!node || !begins(p->protocol, p->tcp_flags))
 		return DECIDED_NOT_OURS;
+	if (node->flags & DRAINING)
+		return DECIDED_DIRECT;
 	frontend = NAME(exact_frontend)(&p->tuple.dst, p->tuple.dport, p->protocol);
 	if (frontend && (frontend->flags & FRONTEND_RANGES) && !NAME(in_ranges)(frontend, &p->tuple.src))
 		return because(DECIDED_DROP, REASON_SOURCE_RANGE);
@@ -313,6 +324,9 @@ INLINE __u32 NAME(open_flow)(void *ctx, __u32 link, const struct NAME(packet) *p
 	*forward = p->tuple;
 	forward->dst = chosen.addr;
 	forward->dport = chosen.port;
+	/* A pod's sockets reach other pods directly, too, from ports that no entry here knows of. */
+	if (kind == CLIENT_POD && !NAME(same_addr)(&chosen.addr, &p->tuple.src))
+		forward->sport = snat_port();
 	/* A connection that comes back to its own sender must look like the node's, or the sender's kernel discards it. */
 	masquerade = (answer & MASQUERADE) ||
 		     ((chosen.flags & ENDPOINT_LOCAL) && NAME(same_addr)(&chosen.addr, &p->tuple.src));
@@ -360,9 +374,11 @@ INLINE struct NAME(flow_value) *NAME(find_flow)(const struct NAME(packet) *p, co
 	flow = bpf_map_lookup_elem(&NAME(flows), &key);
 	if (!flow)
 		return NULL;
-	if ((flow->flags & FLOW_CLOSING) && hook == HOOK_INGRESS && (flow->flags & FLOW_FORWARD) &&
-	    (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+	/* A SYN, or the answer to one, on a connection that has ended belongs to another, be it ours or not. */
+	if ((flow->flags & FLOW_CLOSING) && (p->tcp_flags & TCP_SYN)) {
+		bpf_map_delete_elem(&NAME(flows), &key);
 		return NULL;
+	}
 	flow->seen = bpf_ktime_get_ns();
 	if (p->tcp_flags & (TCP_FIN | TCP_RST))
 		flow->flags |= FLOW_CLOSING;
