@@ -31,6 +31,7 @@ _NFT_LAST = """
     ip daddr != 127.0.0.0/8 fib daddr type local meta l4proto . th dport vmap @service-nodeports
   }
   chain masquerading {
+    ip saddr . ip daddr . meta l4proto . th dport @hairpin-connections masquerade fully-random
     meta mark & 0x4000 == 0 return
     meta mark set meta mark ^ 0x4000
     masquerade fully-random
@@ -147,6 +148,8 @@ def nftables(found: Iterable[Port]) -> str:
     Endpoints sit in one map per service port instead of a chain each; hooks, priorities and marks are kube-proxy's.
     """
     known = list(found)
+    endpoints = sorted({endpoint for port in known for endpoint in port.endpoints})
+    hairpin = [f"{ip} . {ip} . tcp . {number}" for ip, _colon, number in (one.partition(":") for one in endpoints)]
     chains, ips, node_ports, none = "", [], [], []
     for port in known:
         frontend = f"{port.cluster_ip} . tcp . {port.port}"
@@ -170,6 +173,7 @@ def nftables(found: Iterable[Port]) -> str:
         "map service-ips": (address, ips),
         "map service-nodeports": ("inet_proto . inet_service : verdict", node_ports),
         "map no-endpoint-services": (address, none),
+        "set hairpin-connections": ("ipv4_addr . ipv4_addr . inet_proto . inet_service", hairpin),
         "set cluster-ips": ("ipv4_addr", sorted({port.cluster_ip for port in known})),
     }
     sets = "".join(

@@ -143,6 +143,23 @@ def test_exclusion_fails_while_the_pod_stays(cluster: Cluster) -> None:
         cluster.admin.delete(pod)
 
 
+def test_an_upgrade_that_makes_the_daemonset_anew_is_told_and_undone(cluster: Cluster) -> None:
+    """kubeadm's addon phase writes its own template over the exclusion; the node's label stays."""
+    daemonset = {"apiVersion": "apps/v1", "kind": "DaemonSet"}
+    item = cluster.admin.get({**daemonset, "metadata": {"name": "kube-proxy", "namespace": "kube-system"}})
+    pristine = {key: item[key] for key in ("apiVersion", "kind", "spec")}
+    pristine["metadata"] = {"name": "kube-proxy", "namespace": "kube-system", "labels": {"k8s-app": "kube-proxy"}}
+    assert cluster.module("kube_proxy", state="excluded", node_name="n1")["changed"]
+    assert cluster.module("kube_proxy_info", node_name="n1")["reasons"] == []
+
+    cluster.admin.apply(pristine)
+    assert cluster.module("kube_proxy_info", node_name="n1")["reasons"] == [
+        "kube-proxy DaemonSet still selects this node"
+    ]
+    assert cluster.module("kube_proxy", state="excluded", node_name="n1")["changed"]
+    assert cluster.module("kube_proxy_info", node_name="n1")["reasons"] == []
+
+
 def test_removal_is_complete_kept_and_stays_over_an_upgrade(cluster: Cluster) -> None:
     done = cluster.module("kube_proxy", state="removed")
     assert done["actions"] == [

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from testinfra.host import Host
 
+CANARIES = ["gpu-a", "gpu-b", "gpu-c"]
 DUMPS = ["iptables-legacy-save", "iptables-nft-save", "ip6tables-legacy-save", "ip6tables-nft-save"]
 
 
@@ -45,8 +48,11 @@ def test_foreign_rules_are_as_they_were(host: Host) -> None:
     assert "table inet ops" in host.check_output("nft list tables")
 
 
-@pytest.mark.parametrize("name", ["node", "pod"])
+@pytest.mark.parametrize("name", ["node", "pod", "canary"])
 def test_open_connections_still_carry_bytes(host: Host, name: str) -> None:
+    if name == "canary" and host.check_output("hostname") not in CANARIES:
+        assert not host.file("/run/hold-canary.json").exists
+        return
     before = held(host, name)
     assert before["error"] == ""
     deadline = time.monotonic() + 10
@@ -59,7 +65,21 @@ def test_new_connections_use_our_table(host: Host) -> None:
     seen = json.loads(host.check_output("python3 /opt/kproxy-lab/dial.py TCP 10.96.10.10 80 60"))
     assert seen["errors"] == {}
     assert {answer["pod"] for answer in seen["answers"]} == {"frontend-1", "frontend-2", "frontend-3"}
-    assert "table ip kproxy" in host.check_output("nft list tables")
+    tables = host.check_output("nft list tables").splitlines()
+    assert "table ip kproxy" in tables
+    assert not [table for table in tables if "canary" in table]
+
+
+def test_the_preview_told_what_would_go(host: Host) -> None:
+    """Before anything was touched, each node's objects of kube-proxy were named, one a line."""
+    mode = host.ansible.get_variables()["kube_proxy_mode"]
+    told = (Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "preview.txt").read_text()
+    removal = told.partition("Switch | Remove what kube-proxy left")[2].partition("\nTASK ")[0]
+    node = removal.partition(f"changed: [{host.check_output('hostname')}]")[0].rpartition("--- before: ")[2]
+    assert node.startswith("objects of kube-proxy\n")
+    expected = "-nft table ip kube-proxy" if mode == "nftables" else f"-chain {mode}/ip/nat KUBE-SERVICES"
+    assert expected in node.splitlines()
+    assert not [line for line in node.splitlines() if "KUBE-FIREWALL" in line or "CILIUM" in line]
 
 
 def test_kubernetes_settings_were_carried_over(host: Host) -> None:

@@ -82,11 +82,17 @@ kube_proxy_running:
   returned: success
   type: list
   elements: int
+ipvs_connections:
+  description:
+    - Open connections that IPVS carries, as kube-proxy's ipvs mode makes it do. They are translated by IPVS itself, and
+      end with its virtual servers.
+  returned: success
+  type: int
 """
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import processes, residue_state
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import ipvs_state, processes, residue_state
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue import ledger, ownership, service_ports
 
 
@@ -104,6 +110,7 @@ def main() -> None:
         entries=[entry._asdict() for entry in book.entries],
         counts={owner: book.count(owner) for owner in ownership.OWNERS},
         kube_proxy_running=processes.running("kube-proxy"),
+        ipvs_connections=ipvs_state.connections(),
     )
 
 

@@ -59,6 +59,12 @@ options:
       - Where the script is kept.
     type: path
     default: /var/lib/kproxy/safeguard
+  restore:
+    description:
+      - Whether the script puts kube-proxy's objects back. Without that it ends our part alone, on a node whose
+        kube-proxy goes on running; such a node is armed whatever it holds of kube-proxy.
+    type: bool
+    default: true
   units:
     description:
       - Units that the script stops and disables first.
@@ -75,6 +81,12 @@ EXAMPLES = r"""
     state: armed
     seconds: 300
     node_name: "{{ inventory_hostname }}"
+
+- name: End a canary in five minutes unless all goes well
+  kproxy.dataplane.safeguard:
+    state: armed
+    seconds: 300
+    restore: false
 
 - name: All went well
   kproxy.dataplane.safeguard:
@@ -129,7 +141,9 @@ def stop_timer() -> None:
 
 
 def build_script(module: AnsibleModule) -> str:
-    """Return the script for the node as it is now, empty when it holds nothing of kube-proxy."""
+    """Return the script for the node as it is now, empty when it has to restore and there is nothing of kube-proxy."""
+    if not module.params["restore"]:
+        return undo.script(undo.NOTHING_SAVED, module.params["units"], "", "", "")
     capture = residue_state.capture()
     book = ledger.attribute(capture, service_ports.parse_all(module.params["node_ports"]))
     plan = removal.plan_removal(capture, book, {ownership.KUBE_PROXY})
@@ -193,6 +207,7 @@ def main() -> None:
             "kubelet_kubeconfig": {"type": "path", "default": "/etc/kubernetes/kubelet.conf"},
             "node_ports": {"type": "list", "elements": "str", "default": []},
             "folder": {"type": "path", "default": "/var/lib/kproxy/safeguard"},
+            "restore": {"type": "bool", "default": True},
             "units": {"type": "list", "elements": "str", "default": ["kproxyd.service"]},
         },
         supports_check_mode=True,

@@ -7,10 +7,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import tool
-from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.dumps import VirtualServer
+from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.dumps import (
+    VirtualServer,
+    count_ipvs_connections,
+)
 
 # Present once the module is loaded. ipvsadm would load it, which hosts without IPVS do not want.
 PROC = Path("/proc/net/ip_vs")
+CONNECTIONS = Path("/proc/net/ip_vs_conn")
 _HEADER_LINES = 3
 _SERVICE_OPTIONS = {"tcp": "-t", "udp": "-u", "sctp": "--sctp-service"}
 
@@ -34,6 +38,14 @@ def save(proc: Path = PROC) -> str:
     if ipvsadm is None:
         raise IpvsadmMissing("the kernel holds IPVS virtual servers; install ipvsadm so that they can be attributed")
     return tool.run([ipvsadm, "-S", "-n"])
+
+
+def connections(proc: Path = CONNECTIONS) -> int:
+    """Return the number of open connections that IPVS carries in this network namespace; 0 where there is no IPVS."""
+    try:
+        return count_ipvs_connections(proc.read_text(encoding="ascii"))
+    except OSError:
+        return 0
 
 
 def delete(server: VirtualServer) -> None:

@@ -1,6 +1,6 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Parse the short dumps: `ipset save`, `ipvsadm -S -n`, `ip -brief address`, `nft list tables`."""
+"""Parse the short dumps: of ipset, IPVS, `ip -brief address` and `nft list tables`."""
 
 from __future__ import annotations
 
@@ -72,6 +72,21 @@ def _virtual_server(line: str) -> VirtualServer:
 def parse_ipvs_save(text: str) -> tuple[VirtualServer, ...]:
     """Return the virtual servers of `ipvsadm -S -n`."""
     return tuple(_virtual_server(line) for line in text.splitlines() if line.startswith("-A "))
+
+
+def count_ipvs_connections(text: str) -> int:
+    """Return how many open connections `/proc/net/ip_vs_conn` lists.
+
+    Entries of ended TCP connections, which only wait for their timeout, and templates of persistence (client port 0)
+    carry nothing.
+    """
+    count = 0
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 8 or fields[2] == "0000":
+            continue
+        count += fields[0] != "TCP" or fields[7] == "ESTABLISHED"
+    return count
 
 
 def parse_brief_addresses(text: str) -> tuple[Interface, ...]:

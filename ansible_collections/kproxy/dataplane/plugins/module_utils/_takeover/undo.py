@@ -34,6 +34,10 @@ class Saved(NamedTuple):
     nft_dump: str
 
 
+#: For a node whose kube-proxy needs nothing put back.
+NOTHING_SAVED = Saved(Capture(), Removal(), {}, "", "", "")
+
+
 def _here(command: str, text: str, otherwise: str = "") -> str:
     """Return a command that reads the text, and what to run when it fails."""
     if _END in text.splitlines():

@@ -42,10 +42,17 @@ def _claim(holds: bool, good: str, bad: str, otherwise: str = FAIL) -> tuple[str
     return (OK, good) if holds else (otherwise, bad)
 
 
+def _canary(evidence: Evidence) -> str:
+    """Return which Services are ours on a node whose kube-proxy serves the others; empty where all are."""
+    return str(evidence.status.get("canary") or "")
+
+
 def _no_process(evidence: Evidence) -> tuple[str, str]:
     running = evidence.residue.get("kube_proxy_running")
     if running is None:
         return SKIP, "not looked for"
+    if _canary(evidence):
+        return SKIP, "it serves what the canary does not choose"
     return _claim(not running, "no kube-proxy runs here", f"kube-proxy runs as process {', '.join(map(str, running))}")
 
 
@@ -53,8 +60,11 @@ def _not_scheduled(evidence: Evidence) -> tuple[str, str]:
     cluster = evidence.cluster
     if not cluster:
         return SKIP, "the API server was not asked"
+    if _canary(evidence):
+        return SKIP, "it serves what the canary does not choose"
     here = [*cluster["pods"], *(cluster["daemonsets"] if cluster["selected"] else ())]
-    return _claim(not here, "no DaemonSet puts it here", f"{', '.join(here)} puts kube-proxy here")
+    wrong = f"{', '.join(here)} puts kube-proxy here, as an upgrade does; run kproxy.dataplane.migrate again"
+    return _claim(not here, "no DaemonSet puts it here", wrong)
 
 
 def _ready(evidence: Evidence) -> tuple[str, str]:
@@ -67,8 +77,23 @@ def _no_residue(evidence: Evidence) -> tuple[str, str]:
     counts = evidence.residue.get("counts")
     if counts is None:
         return SKIP, "not looked for"
+    if _canary(evidence):
+        return SKIP, "its objects serve what the canary does not choose"
     said = ", ".join(f"{owner} {count}" for owner, count in sorted(counts.items()))
     return _claim(counts["kube-proxy"] == 0, said, f"{said}; remove it with kproxy.dataplane.residue")
+
+
+def _rest_served(evidence: Evidence) -> tuple[str, str]:
+    canary, residue = _canary(evidence), evidence.residue
+    if not canary:
+        return SKIP, "all Services are ours"
+    if not residue:
+        return SKIP, "not looked for"
+    if not residue["kube_proxy_running"]:
+        return FAIL, f"ours are {canary}, and no kube-proxy runs here for the rest"
+    objects = residue["counts"]["kube-proxy"]
+    good = f"ours are {canary}; kube-proxy has {objects} objects here"
+    return _claim(objects > 0, good, "kube-proxy has no rule here")
 
 
 def _in_step(evidence: Evidence) -> tuple[str, str]:
@@ -186,6 +211,7 @@ CHECKS: tuple[tuple[str, Callable[[Evidence], tuple[str, str]]], ...] = (
     ("kube-proxy does not run", _no_process),
     ("kube-proxy is not scheduled here", _not_scheduled),
     ("kube-proxy left nothing", _no_residue),
+    ("kube-proxy serves the rest", _rest_served),
     ("sidecar is in step", _in_step),
     ("sidecar is healthy", _healthy),
     ("sources are connected", _sources),

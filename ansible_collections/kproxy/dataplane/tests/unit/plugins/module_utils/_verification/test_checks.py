@@ -80,7 +80,22 @@ def results(**changed: Any) -> dict[str, str]:
 
 def test_a_good_node_passes_every_check() -> None:
     assert len(CHECKS) >= 14
-    assert set(results().values()) == {"ok"}
+    # Asked of a node with a canary alone.
+    assert results()["kube-proxy serves the rest"] == "skip"
+    assert {result for name, result in results().items() if name != "kube-proxy serves the rest"} == {"ok"}
+
+
+CANARY = {**STATUS, "canary": "selector app=web"}
+
+
+@pytest.mark.parametrize(
+    ("running", "objects", "rest"), [([7], 40, "ok"), ([], 40, "fail"), ([7], 0, "fail")]
+)  # fmt: skip
+def test_with_a_canary_kube_proxy_has_to_serve_the_rest(running: list[int], objects: int, rest: str) -> None:
+    residue = {"counts": {"kube-proxy": objects}, "kube_proxy_running": running}
+    found = results(status=CANARY, residue=residue)
+    assert found["kube-proxy serves the rest"] == rest
+    assert found["kube-proxy does not run"] == found["kube-proxy left nothing"] == "skip"
 
 
 BAD = [
