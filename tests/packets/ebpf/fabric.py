@@ -92,10 +92,15 @@ class Node:
 
 
 class Fabric:
-    """The topology of the module's docstring. mtu: of the bridge and of everything on it."""
+    """The topology of the module's docstring. mtu: of the bridge and of everything on it. xdp: of the ingress node."""
 
     def __init__(
-        self, xdp: str = "disabled", forwarding: str = "snat", devices: tuple[str, ...] = ("*",), mtu: int = 1500
+        self,
+        xdp: str = "disabled",
+        forwarding: str = "snat",
+        devices: tuple[str, ...] = ("*",),
+        mtu: int = 1500,
+        table_size: int = 0,
     ) -> None:
         self.bridge, self.client = NetworkNamespace(), NetworkNamespace()
         self.ingress, self.backend, self.pod = NetworkNamespace(), NetworkNamespace(), NetworkNamespace()
@@ -106,9 +111,9 @@ class Fabric:
             # XDP takes packets as they are, and sends only to a veth whose peer runs a program, too.
             self.accept_native(self.bridge, "ingress")
             self.accept_native(self.client, "eth1")
-        chosen = Options(xdp=XdpOptions(xdp, devices), forwarding=forwarding)
-        self.first = Node("n1", INGRESS, self.ingress, chosen)
-        self.second = Node("n2", BACKEND, self.backend, Options(forwarding=forwarding))
+        chosen = Options(forwarding=forwarding, table_size=table_size)
+        self.first = Node("n1", INGRESS, self.ingress, chosen._replace(xdp=XdpOptions(xdp, devices)))
+        self.second = Node("n2", BACKEND, self.backend, chosen)
 
     def _wire(self, mtu: int) -> None:
         for node in (self.ingress, self.backend):
