@@ -10,9 +10,10 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states import read_rows
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Delete
-from ansible_collections.kproxy.dataplane.tests.unit.plugins.module_utils._frontends.objects import config, upserts
+from ansible_collections.kproxy.dataplane.tests.unit.plugins.module_utils._frontends.objects import upserts
 from ansible_collections.kproxy.dataplane.tests.unit.plugins.module_utils._frontends.random_objects import (
     RandomChanges,
+    settings,
 )
 
 Maps = dict[str, dict[bytes, bytes]]
@@ -60,7 +61,7 @@ def _meaning(maps: Maps) -> dict[object, object]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_maps_hold_what_a_fresh_start_would_write(seed: int) -> None:
-    story, table, books, kernel = RandomChanges(seed), ServiceTable(config()), Books(), StrictMaps()
+    story, table, books, kernel = RandomChanges(seed), ServiceTable(settings(seed)), Books(), StrictMaps()
     kernel.write(books.adopt(table, kernel.maps, 1))
     for number in range(25):
         changed, gone = story.batch()

@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+
 NODE = "n1"
 PRIMARY = {"IPv4": "192.0.2.11", "IPv6": "2001:db8::11"}
 NODE_ADDRESSES = {"IPv4": (PRIMARY["IPv4"], "192.0.2.111"), "IPv6": (PRIMARY["IPv6"], "2001:db8::111")}
@@ -212,7 +214,7 @@ class RandomChanges:
             elif action == "slices":
                 fresh += self._cluster.slices(index)
             elif action == "node":
-                fresh.append(self._cluster.node(self._random.choice(["", "a", "b"])))
+                fresh.append(self._changed_node())
             elif action == "cidr":
                 fresh.append(self._cluster.service_cidr())
             elif self.objects:
@@ -224,3 +226,27 @@ class RandomChanges:
         for key in gone:
             self.objects.pop(key, None)
         return list(changed.values()), gone
+
+    def _changed_node(self) -> dict[str, Any]:
+        choose = self._random
+        node = self._cluster.node(choose.choice(["", "a", "b"]))
+        node["spec"] = {
+            "podCIDRs": choose.sample([ranges[1] for ranges in POD_RANGES.values()], choose.choice([0, 1, 2]))
+        }
+        primary = [choose.choice(addresses) for addresses in NODE_ADDRESSES.values()]
+        node["status"]["addresses"] = [{"type": "InternalIP", "address": ip} for ip in primary if choose.random() < 0.9]
+        return node
+
+
+def settings(seed: int) -> ProxyConfig:
+    """Settings of the node under which changes of its own object matter."""
+    choose = random.Random(seed)
+    return ProxyConfig.from_mapping(
+        {
+            "nodeName": NODE,
+            "detectLocalMode": choose.choice(["ClusterCIDR", "NodeCIDR"]),
+            "clusterCIDR": [ranges[0] for ranges in POD_RANGES.values()],
+            "nodePortAddresses": choose.choice([["primary"], ["192.0.2.0/24", "2001:db8::/64"], ["0.0.0.0/0"]]),
+            "masqueradeAll": choose.random() < 0.2,
+        }
+    )

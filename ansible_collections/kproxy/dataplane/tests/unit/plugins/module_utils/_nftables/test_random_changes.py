@@ -14,9 +14,10 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.planner
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.programmed import programmed
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import Key, SetName
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Delete
-from ansible_collections.kproxy.dataplane.tests.unit.plugins.module_utils._frontends.objects import config, upserts
+from ansible_collections.kproxy.dataplane.tests.unit.plugins.module_utils._frontends.objects import upserts
 from ansible_collections.kproxy.dataplane.tests.unit.plugins.module_utils._frontends.random_objects import (
     RandomChanges,
+    settings,
 )
 
 Elements = dict[SetName, dict[Key, Held]]
@@ -71,7 +72,7 @@ def _meaning(elements: Elements) -> dict[SetName, set[tuple[Key, Held]]]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_plans_lead_where_a_fresh_plan_leads(seed: int) -> None:
-    story, table, planner, kernel = RandomChanges(seed), ServiceTable(config()), Planner((4, 6)), StrictKernel()
+    story, table, planner, kernel = RandomChanges(seed), ServiceTable(settings(seed)), Planner((4, 6)), StrictKernel()
     first = planner.plan_all(table, {4: ABSENT, 6: ABSENT})
     kernel.commit(first)
     planner.accept(first)
