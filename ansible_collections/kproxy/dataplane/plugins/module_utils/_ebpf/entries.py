@@ -63,6 +63,8 @@ def arrange(current: Sequence[bytes], wanted: Iterable[bytes]) -> tuple[bytes, .
     Whoever stays keeps its slot; new ones fill the holes; what holes are left take the last ones.
     """
     missing = dict.fromkeys(wanted)
+    if not current:
+        return tuple(missing)
     slots: list[bytes] = []
     holes: list[int] = []
     for held in current:
@@ -108,7 +110,7 @@ def port_entries(
     for local_only, endpoints in ((False, cluster), (True, local)):
         if endpoints:
             number = layout.set_number(service, local_only)
-            sets[number] = arrange(current.get(number, ()), [pack_endpoint(endpoint) for endpoint in endpoints])
+            sets[number] = arrange(current.get(number, ()), map(pack_endpoint, endpoints))
     balanced = _balanced(rows, service, sets, table_size)
     seconds = rows[0].affinity_seconds
     for row in rows:
@@ -134,7 +136,7 @@ def port_entries(
     proving = layout.set_number(service, False) if any(map(outside, rows)) else None
     members = {
         layout.member_key(number, held): flags.to_bytes(4, "little")
-        for number, slots in sets.items()
+        for number, slots in (sets.items() if seconds or proving is not None else ())
         for held in slots
         for flags in layout.unpack_endpoint(held)[2:]
         if seconds or (number == proving and flags & layout.ENDPOINT_LOCAL)
@@ -152,6 +154,8 @@ def _balanced(
     rows: Sequence[Frontend], service: int, sets: dict[int, tuple[bytes, ...]], table_size: int
 ) -> tuple[int, ...]:
     """Return the sets that outsiders are given, where there is a choice, and a share of the table for everybody."""
+    if not table_size:
+        return ()
     numbers = {
         layout.set_number(service, row.outsiders.endpoint_set == LOCAL)
         for row in rows if outside(row) and row.outsiders.verdict == DNAT
@@ -161,4 +165,5 @@ def _balanced(
 
 def pack_endpoint(endpoint: Endpoint) -> bytes:
     """Return struct endpoint4/6 of an endpoint."""
-    return layout.endpoint(endpoint.ip, endpoint.port, layout.ENDPOINT_LOCAL if endpoint.local else 0)
+    ip, port, local = endpoint
+    return layout.endpoint(ip, port, layout.ENDPOINT_LOCAL if local else 0)

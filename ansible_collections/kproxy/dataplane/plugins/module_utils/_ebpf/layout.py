@@ -47,6 +47,7 @@ XDP_PACKETS = ("by-xdp", "by-tc")
 
 _FRONTEND = struct.Struct("=IIIIBBBB")
 _SLOT = struct.Struct("=II")
+_ENDPOINT_TAIL = struct.Struct("!HBB")
 _SETTINGS = struct.Struct("=QII4s16sI")
 _PIN = struct.Struct("=Q")
 
@@ -135,7 +136,7 @@ def unpack_slot_key(key: bytes) -> tuple[int, int]:
 
 def endpoint(ip: bytes, port: int, flags: int = 0) -> bytes:
     """Return struct endpoint4/6."""
-    return ip + struct.pack("!HBB", port, flags, 0)
+    return ip + _ENDPOINT_TAIL.pack(port, flags, 0)
 
 
 def unpack_endpoint(data: bytes) -> tuple[bytes, int, int]:

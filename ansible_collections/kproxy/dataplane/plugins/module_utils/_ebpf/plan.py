@@ -85,6 +85,10 @@ def diff_maps(wanted: Mapping[str, dict[bytes, bytes]], live: Mapping[str, dict[
     plan = MapPlan()
     for name, elements in wanted.items():
         held = live.get(name, {})
+        if not held:
+            if elements:
+                plan.upserts[name] = dict(elements)
+            continue
         for key, value in elements.items():
             if held.get(key) != value:
                 plan.put(name, key, value)
