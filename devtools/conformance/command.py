@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,9 @@ def main(argv: Sequence[str]) -> int:
     if options.backend != "model" and os.geteuid() != 0:
         print("conformance: real packets need root: network namespaces and nftables", file=sys.stderr)
         return 2
+    if options.xdp and (options.backend != "ebpf" or options.engine or options.self_check):
+        print("conformance: --xdp needs --backend ebpf, and kproxyd itself", file=sys.stderr)
+        return 2
     if options.self_check:
         cases = [without_proxy(case) for case in cases]
     return _report(runner.run(cases, _player(options), options.jobs), len(cases), options)
@@ -66,6 +69,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="without the daemon round the engine: no health check ports, relay and metrics, whose cases then fail",
     )
+    parser.add_argument("--xdp", action="store_true", help="with ebpf: generic XDP on every device, pods' included")
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="case files or folders of them")
     return parser.parse_args(argv)
 
@@ -73,7 +77,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 def _player(options: argparse.Namespace) -> runner.PlayCase:
     if options.backend == "model" and not options.self_check:
         return _play_model
-    return partial(_play_packets, options.backend, options.self_check, options.engine)
+    settings = {"xdp": "generic", "xdpDevices": ["*"]} if options.xdp else {}
+    return partial(_play_packets, options.backend, options.self_check, options.engine, settings)
 
 
 def _play_model(case: Case) -> runner.Played:
@@ -82,7 +87,10 @@ def _play_model(case: Case) -> runner.Played:
     return runner.Played(list(play(story, ModelSystem(case))), story.tally)
 
 
-def _play_packets(backend: str, self_check: bool, engine: bool, case: Case) -> runner.Played:
+def _play_packets(
+    backend: str, self_check: bool, engine: bool, settings: Mapping[str, Any], case: Case
+) -> runner.Played:
+    """settings: more of kproxyd's own, for the eBPF backend."""
     case = timescale.shorten(case)
     doubles = population.doubles(case)
     kept_free = frozenset() if self_check else unserved(case)
@@ -90,7 +98,7 @@ def _play_packets(backend: str, self_check: bool, engine: bool, case: Case) -> r
     at = Circumstances(case.node.addresses, unserved=kept_free, needless_masquerade=ebpf)
     with contextlib.ExitStack() as stack:
         node_cgroup, extra = _node_cgroup(stack) if ebpf else (None, {})
-        product = _product(backend, self_check, engine, extra)
+        product = _product(backend, self_check, engine, {**extra, **settings})
         system = PacketSystem(case, doubles, product, node_cgroup)
         stack.callback(system.close)
         story = Story(case, doubles, at)

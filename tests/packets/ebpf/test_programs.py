@@ -16,7 +16,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet, load_programs
 
 #: Instructions the verifier may walk, by the kind of program. The kernel's limit is a million; growth is to be seen.
-BUDGETS = {"cgroup": 6000, "tcx": 200000, "xdp": 80000}
+BUDGETS = {"cgroup": 6000, "tcx": 200000, "xdp": 40000}
 VARIANTS = [
     pytest.param("sock", {"has_set_retval": 1}, id="sock"),
     pytest.param("sock", {"has_set_retval": 0}, id="sock-without-set-retval"),

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 COMPILER = "clang 14"
-SOURCE_SHA256 = "f0cbf528348aa1ca212890898098778e7c8734cb3b06507ae55c3facf359749f"
+SOURCE_SHA256 = "469a0a017482d57c9d9676972e3a9d1f56b89b7e7799874628353fdb35b046df"
 OBJECT = """
 c-rlK4|r6^b?@Dkge3kLA&@Kt*en0RD;eZnX|)J!Y+(=vTShVnMK~p^WwjthLRz#dTLPy6$4)VI-iMukJerpXjBB-ZUB1+*^;%v~(lnutlTyDn
 PmTRt-dD%vd+|%@_oXTAv#mFC=Qn$2&fdG)mB4oMSX+DVoH=*SpE+}8&YZc+XB(R~x?L_qeq6@C8dk~r483CAH{g3I!#rCmU@zmL;a#Hk<s4Bi

@@ -102,84 +102,98 @@ INLINE int NAME(send_by_option)(struct __sk_buff *skb, const struct NAME(packet)
 	return NOT_OURS;
 }
 
-INLINE int NAME(after_accepting)(__u32 decided)
-{
-	return (decided & DECISION_MASK) == DECIDED_DROP ? drop(reason_of(decided)) : NOT_OURS;
-}
-
-INLINE int NAME(receive_tunnel)(struct __sk_buff *skb)
-{
+/* How a packet that another node sent on came, and what is left once that is taken off. */
+struct NAME(sent_on) {
 	struct NAME(endpoint) endpoint;
-	struct NAME(tuple) forward;
-	struct NAME(tunnel) outer;
-	struct NAME(packet) p;
-	__u32 decided;
+	struct NAME(ip_header) ip;	/* as it will be without the option */
+	bool tunnel;
+};
 
-	__builtin_memset(&endpoint, 0, sizeof(endpoint));
+/* Make `p` the packet in the tunnel. */
+INLINE bool NAME(read_tunnel)(struct __sk_buff *skb, struct NAME(packet) *p, struct NAME(sent_on) *sent)
+{
+	struct NAME(tunnel) outer;
+
 	if (bpf_skb_load_bytes(skb, link_header, &outer, sizeof(outer)))
-		return NOT_OURS;
+		return false;
 #if FAMILY == 4
 	if (outer.ip.ihl != 5 || (outer.ip.frag_off & bpf_htons(0x3fff)))
-		return NOT_OURS;
-	endpoint.addr.w[0] = outer.ip.daddr;
-	endpoint.port = outer.ip.id;
+		return false;
+	sent->endpoint.addr.w[0] = outer.ip.daddr;
+	sent->endpoint.port = outer.ip.id;
 #else
-	__builtin_memcpy(&endpoint.addr, &outer.ip.daddr, 16);
-	endpoint.port = bpf_htons(outer.ip.flow_lbl[1] << 8 | outer.ip.flow_lbl[2]);
+	__builtin_memcpy(&sent->endpoint.addr, &outer.ip.daddr, 16);
+	sent->endpoint.port = bpf_htons(outer.ip.flow_lbl[1] << 8 | outer.ip.flow_lbl[2]);
 #endif
-	if (!NAME(read_packet)(skb, link_header + TUNNEL_BYTES, HOOK_INGRESS, &p) ||
-	    p.protocol == PROTOCOL_ICMP_OF_FAMILY)
-		return NOT_OURS;
-	decided = NAME(accept_flow)(&p, &endpoint, true, &forward);
-	if ((decided & DECISION_MASK) != DECIDED_OPENED)
-		return NAME(after_accepting)(decided);
-	/* Segments of a large packet keep their size: it is only the header in front that goes. */
-	if (bpf_skb_adjust_room(skb, -TUNNEL_BYTES, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
-		return drop(REASON_MALFORMED);
-	p.ip -= TUNNEL_BYTES;
-	p.l4 -= TUNNEL_BYTES;
-	NAME(rewrite)(skb, &p, &forward);
-	return NOT_OURS;
+	sent->tunnel = true;
+	return NAME(read_packet)(skb, link_header + TUNNEL_BYTES, HOOK_INGRESS, p) &&
+	       p->protocol != PROTOCOL_ICMP_OF_FAMILY;
 }
 
-/* `p` has its ports already; the option is the first thing after the IP header. False: the packet has none of ours. */
-INLINE bool NAME(receive_option)(struct __sk_buff *skb, struct NAME(packet) *p, int *result)
+/* Give `p`, whose ports are known, the frontend in the option, which is the first thing after the IP header. */
+INLINE bool NAME(read_option)(struct __sk_buff *skb, struct NAME(packet) *p, struct NAME(sent_on) *sent)
 {
-	struct NAME(endpoint) endpoint;
 	struct NAME(option) option;
-	struct NAME(ip_header) ip;
-	struct NAME(tuple) forward;
-	__u32 decided;
 
 	if (p->later_fragment || p->first_fragment || p->protocol == PROTOCOL_SCTP ||
-	    bpf_skb_load_bytes(skb, p->ip + sizeof(ip), &option, sizeof(option)) ||
-	    bpf_skb_load_bytes(skb, p->ip, &ip, sizeof(ip)))
+	    bpf_skb_load_bytes(skb, p->ip + sizeof(sent->ip), &option, sizeof(option)) ||
+	    bpf_skb_load_bytes(skb, p->ip, &sent->ip, sizeof(sent->ip)))
 		return false;
 #if FAMILY == 4
 	if (option.kind != OPTION4_KIND || option.length != sizeof(option))
 		return false;
-	ip.h.ihl -= sizeof(option) / 4;
-	ip.h.tot_len = bpf_htons(bpf_ntohs(ip.h.tot_len) - sizeof(option));
-	ip.h.check = 0;
-	ip.h.check = fold_csum(bpf_csum_diff(NULL, 0, (__be32 *)&ip, sizeof(ip), 0));
+	sent->ip.h.ihl -= sizeof(option) / 4;
+	sent->ip.h.tot_len = bpf_htons(bpf_ntohs(sent->ip.h.tot_len) - sizeof(option));
+	sent->ip.h.check = 0;
+	sent->ip.h.check = fold_csum(bpf_csum_diff(NULL, 0, (__be32 *)&sent->ip, sizeof(sent->ip), 0));
 #else
 	if (option.kind != OPTION6_KIND || option.length != 18 || option.units != sizeof(option) / 8 - 1)
 		return false;
-	ip.h.nexthdr = option.nexthdr;
-	ip.h.payload_len = bpf_htons(bpf_ntohs(ip.h.payload_len) - sizeof(option));
+	sent->ip.h.nexthdr = option.nexthdr;
+	sent->ip.h.payload_len = bpf_htons(bpf_ntohs(sent->ip.h.payload_len) - sizeof(option));
 #endif
-	__builtin_memset(&endpoint, 0, sizeof(endpoint));
-	endpoint.addr = p->tuple.dst;
-	endpoint.port = p->tuple.dport;
+	sent->endpoint.addr = p->tuple.dst;
+	sent->endpoint.port = p->tuple.dport;
 	__builtin_memcpy(&p->tuple.dst, option.addr, sizeof(option.addr));
 	p->tuple.dport = option.port;
-	decided = NAME(accept_flow)(p, &endpoint, false, &forward);
-	*result = NAME(after_accepting)(decided);
-	if ((decided & DECISION_MASK) == DECIDED_OPENED &&
-	    (bpf_skb_adjust_room(skb, -OPTION_BYTES, BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO) ||
-	     bpf_skb_store_bytes(skb, p->ip, &ip, sizeof(ip), 0)))
-		*result = drop(REASON_MALFORMED);
 	return true;
+}
+
+/* Whether another node may have sent this packet on; if so, `p` is what the client made. `whole`: `p` has its ports. */
+INLINE bool NAME(read_sent_on)(struct __sk_buff *skb, struct NAME(packet) *p, bool whole, struct NAME(sent_on) *sent)
+{
+	__builtin_memset(sent, 0, sizeof(*sent));
+	if (!whole && p->protocol == PROTOCOL_TUNNEL_OF_FAMILY)
+		return NAME(read_tunnel)(skb, p, sent);
+#if FAMILY == 4
+	return whole && p->l4 - p->ip == sizeof(sent->ip) + OPTION_BYTES && NAME(read_option)(skb, p, sent);
+#else
+	return !whole && p->protocol == PROTOCOL_OPTIONS6 && NAME(read_behind)(skb, p->l4 + OPTION_BYTES, p) &&
+	       NAME(read_option)(skb, p, sent);
+#endif
+}
+
+INLINE int NAME(receive)(struct __sk_buff *skb, struct NAME(packet) *p, const struct NAME(sent_on) *sent,
+			 struct NAME(tuple) *forward)
+{
+	__u32 decided = NAME(accept_flow)(p, &sent->endpoint, sent->tunnel, forward);
+
+	if ((decided & DECISION_MASK) == DECIDED_DROP)
+		return drop(reason_of(decided));
+	if ((decided & DECISION_MASK) != DECIDED_OPENED)
+		return NOT_OURS;
+	/* Segments of a large packet keep their size: it is only the header in front that goes. */
+	if (!sent->tunnel) {
+		if (bpf_skb_adjust_room(skb, -OPTION_BYTES, BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO) ||
+		    bpf_skb_store_bytes(skb, p->ip, &sent->ip, sizeof(sent->ip), 0))
+			return drop(REASON_MALFORMED);
+		return NOT_OURS;
+	}
+	if (bpf_skb_adjust_room(skb, -TUNNEL_BYTES, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return drop(REASON_MALFORMED);
+	p->ip -= TUNNEL_BYTES;
+	p->l4 -= TUNNEL_BYTES;
+	return TRANSLATE;
 }
 
 /* Tell the client to leave room for the tunnel: the segment size that an endpoint announces loses a header. */

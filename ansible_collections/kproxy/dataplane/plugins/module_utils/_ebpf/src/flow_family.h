@@ -100,6 +100,7 @@ INLINE void NAME(flow_entry)(struct NAME(flow_key) *key, struct NAME(flow_value)
 INLINE bool NAME(enter_reply)(const struct NAME(packet) *p, struct NAME(tuple) *forward, __u8 flags,
 			       __u32 service)
 {
+	const struct NAME(flow_value) *held;
 	struct NAME(flow_value) value;
 	struct NAME(flow_key) key;
 
@@ -111,25 +112,19 @@ INLINE bool NAME(enter_reply)(const struct NAME(packet) *p, struct NAME(tuple) *
 	value.to.sport = p->tuple.dport;
 	value.to.dst = p->tuple.src;
 	value.to.dport = p->tuple.sport;
+	key.tuple.dport = forward->sport;
+	held = bpf_map_lookup_elem(&NAME(flows), &key);
 	/* Its own port is the client's to use again; one of ours is left until the last packets have gone. */
-	if (forward->sport == p->tuple.sport) {
-		const struct NAME(flow_value) *ended;
-
-		key.tuple.dport = forward->sport;
-		ended = bpf_map_lookup_elem(&NAME(flows), &key);
-		if (ended && (ended->flags & FLOW_CLOSING))
-			bpf_map_delete_elem(&NAME(flows), &key);
-	}
+	if (!held || ((held->flags & FLOW_CLOSING) && forward->sport == p->tuple.sport) ||
+	    (NAME(same_addr)(&held->to.src, &value.to.src) && held->to.sport == value.to.sport &&
+	     held->to.dport == value.to.dport))
+		return !bpf_map_update_elem(&NAME(flows), &key, &value, BPF_ANY);
+#pragma clang loop unroll(disable)
 	for (int attempt = 0; attempt < SNAT_TRIES; attempt++) {
-		const struct NAME(flow_value) *held;
-
-		key.tuple.dport = forward->sport;
-		held = bpf_map_lookup_elem(&NAME(flows), &key);
-		if (!held ||
-		    (NAME(same_addr)(&held->to.src, &value.to.src) && held->to.sport == value.to.sport &&
-		     held->to.dport == value.to.dport))
-			return !bpf_map_update_elem(&NAME(flows), &key, &value, BPF_ANY);
 		forward->sport = snat_port();
+		key.tuple.dport = forward->sport;
+		if (!bpf_map_update_elem(&NAME(flows), &key, &value, BPF_NOEXIST))
+			return true;
 	}
 	return false;
 }

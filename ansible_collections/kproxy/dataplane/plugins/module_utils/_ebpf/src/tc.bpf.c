@@ -11,6 +11,7 @@
 
 #define NOT_OURS (-1)			/* TC_ACT_UNSPEC */
 #define SHOT 2				/* TC_ACT_SHOT */
+#define TRANSLATE 0x100			/* not an action yet: the packet gets another tuple, and then it is not ours */
 
 INLINE int drop(__u32 reason)
 {

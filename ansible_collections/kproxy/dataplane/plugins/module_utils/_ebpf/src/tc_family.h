@@ -2,52 +2,42 @@
 /* Copyright: (c) 2026, kproxy.dataplane contributors */
 /* What tc does with one packet, for one family. Included with FAMILY 4 and 6 after flow_family.h. */
 
-/* A direct connection beside one through a frontend: with another source port, `anyhow` even if the table shows none. */
-INLINE int NAME(open_beside)(struct __sk_buff *skb, const struct NAME(packet) *p, bool anyhow)
-{
-	struct NAME(tuple) forward = p->tuple;
-
-	if (anyhow)
-		forward.sport = snat_port();
-	if (!NAME(enter_reply)(p, &forward, 0, 0))
-		return drop(REASON_NO_SNAT_PORT);
-	if (!NAME(enter_forward)(p, &forward, 0))
-		return drop(REASON_FLOW_TABLE_FULL);
-	NAME(rewrite)(skb, p, &forward);
-	return NOT_OURS;
-}
-
 /*
  * The first packet to an endpoint itself. A client port that reached this endpoint through a frontend before left entries
- * that would take the endpoint's answers for their own: ended ones are removed; beside a live one, the new connection
- * gets another source port.
+ * that would take the new connection's packets for their own: ended ones are removed; beside a live one, the new
+ * connection gets another source port.
  */
-INLINE int NAME(open_direct)(struct __sk_buff *skb, const struct NAME(packet) *p)
+INLINE int NAME(open_direct)(const struct NAME(packet) *p, struct NAME(tuple) *forward)
 {
-	const struct NAME(flow_value) *held;
+	const struct NAME(flow_value) *there = NAME(peek_flow)(p, &p->tuple);
+	const struct NAME(flow_value) *back;
 	struct NAME(flow_key) key;
+	bool taken;
 
-	held = NAME(peek_flow)(p, &p->tuple);
-	if (held && (held->flags & (FLOW_TUNNEL | FLOW_OPTION)) && !(held->flags & FLOW_CLOSING))
-		return NAME(open_beside)(skb, p, true);
-	if (held && (held->flags & (FLOW_TUNNEL | FLOW_OPTION)))
-		NAME(forget_masquerade)(p, &p->tuple);
 	__builtin_memset(&key, 0, sizeof(key));
-	key.tuple.src = p->tuple.dst;
-	key.tuple.dst = p->tuple.src;
-	key.tuple.sport = p->tuple.dport;
-	key.tuple.dport = p->tuple.sport;
+	NAME(turn_round)(&key.tuple, &p->tuple);
 	key.protocol = p->protocol;
 	key.hook = HOOK_EGRESS;
-	held = bpf_map_lookup_elem(&NAME(flows), &key);
-	if (!held)
+	back = bpf_map_lookup_elem(&NAME(flows), &key);
+	if (there && !(there->flags & (FLOW_TUNNEL | FLOW_OPTION)))
+		there = NULL;
+	if (!there && !back)
 		return NOT_OURS;
-	if (held->flags & FLOW_CLOSING) {
+	taken = there && !(there->flags & FLOW_CLOSING);
+	if (!taken && (!back || (back->flags & FLOW_CLOSING))) {
 		bpf_map_delete_elem(&NAME(flows), &key);
 		NAME(forget_masquerade)(p, &p->tuple);
 		return NOT_OURS;
 	}
-	return NAME(open_beside)(skb, p, false);
+	/* Direct return leaves nothing on the way back that would show it. */
+	*forward = p->tuple;
+	if (taken)
+		forward->sport = snat_port();
+	if (!NAME(enter_reply)(p, forward, 0, 0))
+		return drop(REASON_NO_SNAT_PORT);
+	if (!NAME(enter_forward)(p, forward, 0))
+		return drop(REASON_FLOW_TABLE_FULL);
+	return TRANSLATE;
 }
 
 /* Packets of the node's own sockets that the socket programs left alone: what must be silent is silenced here. */
@@ -133,18 +123,16 @@ INLINE int NAME(icmp)(struct __sk_buff *skb, const struct NAME(packet) *p, __u8 
 	return NOT_OURS;
 }
 
-INLINE int NAME(open)(struct __sk_buff *skb, const struct NAME(packet) *p)
+INLINE int NAME(open)(struct __sk_buff *skb, const struct NAME(packet) *p, struct NAME(tuple) *forward)
 {
+	__u32 decided = NAME(open_flow)(skb, skb->ifindex, p, forward);
 	const struct settings *node;
-	struct NAME(tuple) forward;
-	__u32 decided = NAME(open_flow)(skb, skb->ifindex, p, &forward);
 
 	switch (decided & DECISION_MASK) {
 	case DECIDED_OPENED:
-		NAME(rewrite)(skb, p, &forward);
-		return NOT_OURS;
+		return TRANSLATE;
 	case DECIDED_DIRECT:
-		return NAME(open_direct)(skb, p);
+		return NAME(open_direct)(p, forward);
 	case DECIDED_DROP:
 		return drop(reason_of(decided));
 	case DECIDED_REFUSE:
@@ -155,53 +143,68 @@ INLINE int NAME(open)(struct __sk_buff *skb, const struct NAME(packet) *p)
 	}
 }
 
-/* What another node may have sent here for an endpoint: false if it is none of that. */
-INLINE bool NAME(received)(struct __sk_buff *skb, struct NAME(packet) *p, bool whole, int *result)
+/*
+ * The verifier walks what follows once for everything that it knows of a packet: protocol, fragments, flags. What it reads
+ * from the context it does not know, which makes it walk once.
+ */
+INLINE void NAME(forget_branches)(struct __sk_buff *skb, struct NAME(packet) *p)
 {
-	if (!whole && p->protocol == PROTOCOL_TUNNEL_OF_FAMILY) {
-		*result = NAME(receive_tunnel)(skb);
-		return true;
+	skb->cb[0] = p->protocol | p->tcp_flags << 8 | p->first_fragment << 16 | p->later_fragment << 17;
+	asm volatile("" ::: "memory");
+	p->protocol = skb->cb[0];
+	p->tcp_flags = skb->cb[0] >> 8;
+	p->first_fragment = skb->cb[0] >> 16 & 1;
+	p->later_fragment = skb->cb[0] >> 17 & 1;
+}
+
+/* An entry's packet: TRANSLATE, or what has been done with it. */
+INLINE int NAME(follow)(struct __sk_buff *skb, const struct NAME(packet) *p, const struct NAME(tuple) *to, __u8 flags)
+{
+	if (flags & FLOW_TUNNEL)
+		return NAME(send_by_tunnel)(skb, p, to);
+	if (flags & FLOW_OPTION)
+		return NAME(send_by_option)(skb, p, to);
+	if ((flags & FLOW_CLAMP) && (p->tcp_flags & TCP_SYN))
+		NAME(clamp_segments)(skb, p);
+	return TRANSLATE;
+}
+
+INLINE int NAME(decide)(struct __sk_buff *skb, __u8 hook, struct NAME(packet) *p, struct NAME(tuple) *to)
+{
+	const struct NAME(flow_value) *flow;
+	bool whole = NAME(read_packet)(skb, link_header, hook, p);
+
+	if (hook == HOOK_INGRESS) {
+		struct NAME(sent_on) sent;
+
+		if (NAME(read_sent_on)(skb, p, whole, &sent))
+			return NAME(receive)(skb, p, &sent, to);
 	}
-#if FAMILY == 4
-	return whole && p->l4 - p->ip == sizeof(struct iphdr) + OPTION_BYTES && NAME(receive_option)(skb, p, result);
-#else
-	if (whole || p->protocol != PROTOCOL_OPTIONS6 || !NAME(read_behind)(skb, p->l4 + OPTION_BYTES, p))
-		return false;
-	return NAME(receive_option)(skb, p, result);
-#endif
+	if (!whole)
+		return NOT_OURS;
+	if (p->protocol == PROTOCOL_ICMP_OF_FAMILY)
+		return NAME(icmp)(skb, p, hook);
+	NAME(forget_branches)(skb, p);
+	flow = NAME(find_flow)(p, &p->tuple, hook);
+	if (flow) {
+		*to = flow->to;
+		return hook == HOOK_EGRESS ? NAME(follow)(skb, p, to, flow->flags) : TRANSLATE;
+	}
+	if (p->later_fragment)
+		return NOT_OURS;
+	if (hook == HOOK_INGRESS)
+		return NAME(open)(skb, p, to);
+	return skb->ingress_ifindex ? NOT_OURS : NAME(own_packet)(p);
 }
 
 INLINE int NAME(handle)(struct __sk_buff *skb, __u8 hook)
 {
-	const struct NAME(flow_value) *flow;
 	struct NAME(packet) p;
-	bool whole = NAME(read_packet)(skb, link_header, hook, &p);
-	int result;
+	struct NAME(tuple) to;
+	int verdict = NAME(decide)(skb, hook, &p, &to);
 
-	if (hook == HOOK_INGRESS && NAME(received)(skb, &p, whole, &result))
-		return result;
-	if (!whole)
-		return NOT_OURS;
-	if (p.protocol == PROTOCOL_ICMP_OF_FAMILY)
-		return NAME(icmp)(skb, &p, hook);
-
-	flow = NAME(find_flow)(&p, &p.tuple, hook);
-	if (flow) {
-		struct NAME(tuple) to = flow->to;
-		__u8 flags = flow->flags;
-
-		if (flags & FLOW_TUNNEL)
-			return NAME(send_by_tunnel)(skb, &p, &to);
-		if (flags & FLOW_OPTION)
-			return NAME(send_by_option)(skb, &p, &to);
-		if ((flags & FLOW_CLAMP) && (p.tcp_flags & TCP_SYN))
-			NAME(clamp_segments)(skb, &p);
-		NAME(rewrite)(skb, &p, &to);
-		return NOT_OURS;
-	}
-	if (p.later_fragment)
-		return NOT_OURS;
-	if (hook == HOOK_INGRESS)
-		return NAME(open)(skb, &p);
-	return skb->ingress_ifindex ? NOT_OURS : NAME(own_packet)(&p);
+	if (verdict != TRANSLATE)
+		return verdict;
+	NAME(rewrite)(skb, &p, &to);
+	return NOT_OURS;
 }
