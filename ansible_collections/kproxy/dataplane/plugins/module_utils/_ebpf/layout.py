@@ -14,6 +14,10 @@ from typing import NamedTuple
 
 SCHEMA = 1
 
+#: Maps that the programs fill, and the schema since which their layout is what it is: from there on they are taken over
+#: by the programs of another version, so that connections outlive an upgrade.
+LEARNED_SINCE = {"affinity4": 1, "affinity6": 1, "sockets4": 1, "sockets6": 1, "flows4": 1, "flows6": 1}
+
 #: Where everything is pinned, unless told otherwise: a folder on a BPF file system.
 DEFAULT_ROOT = "/sys/fs/bpf/kproxy"
 

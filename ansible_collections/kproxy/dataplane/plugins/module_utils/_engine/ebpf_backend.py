@@ -181,7 +181,8 @@ class EbpfBackend:
         try:
             self._commit(plan)
         except _FAILURES:
-            if made_here:
+            # Programs of another version are never removed for that: they forward.
+            if made_here and not self.plane.former():
                 self.plane.remove()
                 refusal_table.remove()
             raise
@@ -337,8 +338,8 @@ class EbpfBackend:
         return False
 
     def exists(self) -> bool:
-        """Tell whether anything of ours is pinned."""
-        return self.plane.exists()
+        """Tell whether anything of ours is pinned, by this version or another."""
+        return self.plane.exists() or bool(self.plane.former())
 
     def remove(self) -> bool:
         """Detach and remove everything of ours, our share of nftables included."""

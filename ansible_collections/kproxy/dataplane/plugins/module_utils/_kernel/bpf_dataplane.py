@@ -21,7 +21,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books impor
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file import ObjectFile, parse
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock, tc, xdp
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices, bpf_link
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices, bpf_link, bpf_migration
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import (
     LayoutMismatch,
@@ -37,14 +37,12 @@ DEFAULT_ROOT = layout.DEFAULT_ROOT
 ZERO = bytes(4)
 NO_XDP = XdpOptions()
 
-#: Learned by the programs; carried over to larger maps.
-LEARNED = ("affinity4", "affinity6", "sockets4", "sockets6", "flows4", "flows6")
-
-
 #: Maps that an earlier version may have made with fewer elements.
 _FIXED_SIZES = {"reasons": len(layout.REASONS)}
-#: Not carried over to larger maps: counters begin anew, the others are written by their owner.
-_LEFT_BEHIND = ("reasons", "settings", "fragments4", "fragments6", "xdp_packets")
+#: Not copied to larger maps: the programs fill them, and old and new ones share them.
+_SHARED = (*layout.LEARNED_SINCE, "fragments4", "fragments6", "xdp_packets")
+#: Neither copied nor shared: counters that may have to grow, and what their owner writes anew.
+_LEFT_BEHIND = ("reasons", "settings")
 
 
 class NoBpffs(Exception):
@@ -87,6 +85,10 @@ class Dataplane:
     def exists(self) -> bool:
         """Whether anything of this schema is pinned."""
         return os.path.isdir(self.directory)
+
+    def former(self) -> dict[int, str]:
+        """Return the directories that other versions have pinned, by the number of their schema."""
+        return {number: path for number, path in bpf_migration.schemas(self.root).items() if path != self.directory}
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -135,6 +137,7 @@ class Dataplane:
         found = self._generations()
         self._generation = found[-1] if found else 0
         self.maps.close()
+        self._share_learned()
         if found:
             try:
                 self.maps = self._map_set(self._generation, sizes)
@@ -142,6 +145,7 @@ class Dataplane:
             except LayoutMismatch:
                 old = self._adopted(self._generation)
                 self._generation += 1
+                self._share_learned()
                 self.maps = self._map_set(self._generation, sizes)
                 self._carry_over(old)
                 return True
@@ -149,7 +153,7 @@ class Dataplane:
         return False
 
     def _adopted(self, generation: int) -> MapSet:
-        maps = MapSet(os.path.join(self.directory, "maps_%d" % generation))
+        maps = MapSet(self._map_directory(generation))
         for parsed in self.objects.values():
             maps.adopt(parsed.maps, TABLES)
         return maps
@@ -160,7 +164,7 @@ class Dataplane:
             raise NoBpffs("%s is not a BPF file system: mount -t bpf bpf %s" % (parent, parent))
 
     def _map_set(self, generation: int, sizes: Mapping[str, int]) -> MapSet:
-        maps = MapSet(os.path.join(self.directory, "maps_%d" % generation))
+        maps = MapSet(self._map_directory(generation))
         try:
             for parsed in self.objects.values():
                 maps.ensure(parsed.maps, {**_FIXED_SIZES, **sizes}, self._value_sizes())
@@ -170,17 +174,28 @@ class Dataplane:
             raise
         return maps
 
+    def _map_directory(self, generation: int) -> str:
+        return os.path.join(self.directory, "maps_%d" % generation)
+
     def _generations(self) -> list[int]:
-        try:
-            names = os.listdir(self.directory)
-        except FileNotFoundError:
-            return []
-        return sorted(int(name[5:]) for name in names if name.startswith("maps_") and name[5:].isdigit())
+        return list(bpf_migration.generations(self.directory))
+
+    def _share_learned(self) -> None:
+        """Take over what programs have learned with the maps before these, also where a move was cut short."""
+        here = self._map_directory(self._generation)
+        before = [path for number, path in bpf_migration.generations(self.directory).items() if path != here]
+        if before:
+            bpf_migration.share_maps(before[-1], here, _SHARED)
+            return
+        for number, path in reversed(self.former().items()):
+            learned = [name for name, since in layout.LEARNED_SINCE.items() if since <= number <= layout.SCHEMA]
+            for maps in list(bpf_migration.generations(path).values())[-1:]:
+                bpf_migration.share_maps(maps, here, learned)
 
     def _carry_over(self, old: MapSet) -> None:
         for name, held in old.maps.items():
             same = held.info.value_size == self.maps[name].info.value_size
-            if same and name not in _LEFT_BEHIND:
+            if same and name not in _LEFT_BEHIND and name not in _SHARED:
                 self.maps[name].update(held.dump())
         settings = old.maps["settings"].get(ZERO)
         if settings is not None:
@@ -188,10 +203,12 @@ class Dataplane:
         old.close()
 
     def retire_old(self) -> None:
-        """Remove map directories that no attached program uses any more; call after attach()."""
-        for number in self._generations():
+        """Remove what no attached program uses any more; call after attach() and attach_devices()."""
+        for number, path in bpf_migration.generations(self.directory).items():
             if number != self._generation:
-                shutil.rmtree(os.path.join(self.directory, "maps_%d" % number))
+                shutil.rmtree(path)
+        for path in self.former().values():
+            bpf_migration.remove_schema(path)
 
     def room(self) -> dict[str, int]:
         """Return max_entries by map."""
@@ -250,9 +267,15 @@ class Dataplane:
 
         All programs are loaded before the first hook is touched, so a refusal by the verifier changes nothing.
         """
-        loaded = load_programs(self.objects["sock"], self.maps, self._constants("sock"))
         directory = open_directory(self.cgroup)
         try:
+            loaded = load_programs(self.objects["sock"], self.maps, self._constants("sock"))
+        except OSError:
+            os.close(directory)
+            raise
+        try:
+            for path in self.former().values():
+                bpf_migration.take_links(os.path.join(path, "links"), os.path.join(self.directory, "links"))
             kinds = {program.section: program.attach_type for program in self.objects["sock"].programs}
             done = {}
             for section, descriptor in loaded.items():
@@ -335,10 +358,12 @@ class Dataplane:
     def current(self) -> bool:
         """Whether every pinned link runs the programs of this version; loads them for comparison, attaches nothing.
 
-        The kernel's tag is a digest of a program's instructions, whichever maps it refers to.
+        The kernel's tag is a digest of a program's instructions, whichever maps it refers to; so its maps are compared,
+        too. They are others where a move to larger ones was cut short.
         """
-        if not self.fits({}):
+        if not self.fits({}) or self.former():
             return False
+        ours = {held.info.number for held in self.maps.maps.values()}
         tags = {}
         for name, parsed in self.objects.items():
             loaded = load_programs(parsed, self.maps, self._constants(name))
@@ -350,10 +375,11 @@ class Dataplane:
         for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
             link = bpf.get_pinned(os.path.join(folder, name))
             held = bpf.program_by_number(bpf.link_info(link).program)
-            info = bpf.program_info(held)
+            info, used = bpf.program_info(held), bpf.program_maps(held)
             os.close(held)
             os.close(link)
-            if tags.get(info.name) != info.tag:
+            # One more than ours: its constants.
+            if tags.get(info.name) != info.tag or len(used - ours) > 1:
                 return False
         return True
 
@@ -381,17 +407,16 @@ class Dataplane:
         return held is None or bool(held.flags & layout.DRAINING)
 
     def remove(self) -> bool:
-        """Detach everything, then remove all pins of this schema; False if there was nothing."""
+        """Detach everything, then remove all pins, those of other versions included; False if there was nothing."""
         self.close()
         if not self.capabilities.tcx:
             for index, _hardware in bpf_devices.devices().values():
                 bpf_devices.detach_clsact(index)
-        if not self.exists():
+        pinned = bpf_migration.schemas(self.root)
+        if not pinned:
             return False
-        folder = os.path.join(self.directory, "links")
-        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-            bpf_link.remove(os.path.join(folder, name))
-        shutil.rmtree(self.directory)
+        for path in pinned.values():
+            bpf_migration.remove_schema(path)
         if not os.listdir(self.root):
             os.rmdir(self.root)
         return True

@@ -194,6 +194,18 @@ def program_info(descriptor: int) -> ProgramInfo:
     return ProgramInfo(kind, number, raw[8:16].hex(), translated // 8, verified, raw[64:80].rstrip(b"\0").decode())
 
 
+def program_maps(descriptor: int) -> frozenset[int]:
+    """Return the ids of the maps that a program uses, its constants included."""
+    room = 64
+    numbers = (ctypes.c_uint32 * room)()
+    # struct bpf_prog_info: nr_map_ids and map_ids, which the kernel reads before it writes.
+    buffer = ctypes.create_string_buffer(232)
+    struct.pack_into("=IQ", buffer, 52, room, ctypes.addressof(numbers))
+    call(OBJ_GET_INFO, struct.pack("=IIQ", descriptor, len(buffer), ctypes.addressof(buffer)))
+    (count,) = struct.unpack_from("=I", buffer, 52)
+    return frozenset(numbers[: min(count, room)])
+
+
 _LINK_CGROUP, _LINK_XDP, _LINK_TCX = 3, 6, 11
 
 

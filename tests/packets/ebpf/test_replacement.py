@@ -1,0 +1,236 @@
+"""Programs, maps and layouts replaced under traffic through every hook: no connection, call or datagram is lost.
+
+Each replacement is a backend made anew, as after a kill -9 or an upgrade: nothing is handed over but what is pinned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_backend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_migration import generations
+from devtools.waiting import eventually
+from tests.packets.ebpf.test_packet_path import CLUSTER_IP, NODE, POD, World, objects, slices
+
+FRONTEND = (NODE[4], 30080)
+VIP = (CLUSTER_IP[4], 80)
+#: Of each kind of traffic, before, between and after replacements.
+ROUNDS = 20
+REPLACEMENTS = 3
+SECONDS = 5.0
+
+
+class Traffic:
+    """Clients of all kinds beside the test; each notes what it has done and what it has lost."""
+
+    def __init__(self, world: World) -> None:
+        self.done: Counter[str] = Counter()
+        self.lost: list[str] = []
+        self._world = world
+        self._ended = threading.Event()
+        self._servers = [world.serve(world.pod, POD[4], 8080, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)]
+        work: list[Callable[[], None]] = [self._accept, self._answer, self._outsiders, self._sockets]
+        self._threads = [threading.Thread(target=one, daemon=True) for one in work]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> None:
+        """Wait until everybody has done some more."""
+        before = self.done.copy()
+        kinds = ("held", "dialled", "datagram", "socket-dialled", "socket-datagram")
+        eventually(
+            lambda: self.lost or all(self.done[kind] >= before[kind] + ROUNDS for kind in kinds), "traffic", 60.0
+        )
+
+    def close(self) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        self._servers[0].settimeout(0.1)
+        while not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                connection, _peer = self._servers[0].accept()
+                threading.Thread(target=self._echo, args=(connection,), daemon=True).start()
+
+    @staticmethod
+    def _echo(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while data := connection.recv(64):
+                connection.sendall(data)
+
+    def _answer(self) -> None:
+        self._servers[1].settimeout(0.1)
+        while not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                data, peer = self._servers[1].recvfrom(64)
+                self._servers[1].sendto(data, peer)
+
+    def _outsiders(self) -> None:
+        """Packets of others: a connection held open, new ones, and datagrams of one socket."""
+        world = self._world
+        with (
+            world.client_socket(world.client, 4, socket.SOCK_STREAM) as held,
+            world.client_socket(world.client, 4, socket.SOCK_DGRAM) as datagrams,
+        ):
+            for one in (held, datagrams):
+                one.settimeout(SECONDS)
+                one.connect(FRONTEND)
+            while not self._ended.is_set():
+                with world.client_socket(world.client, 4, socket.SOCK_STREAM) as fresh:
+                    fresh.settimeout(SECONDS)
+                    self._try("dialled", fresh, FRONTEND)
+                self._try("held", held)
+                self._try("datagram", datagrams)
+
+    def _sockets(self) -> None:
+        """Calls of the node's own sockets."""
+        world = self._world
+        while not self._ended.is_set():
+            for name, kind in (("socket-dialled", socket.SOCK_STREAM), ("socket-datagram", socket.SOCK_DGRAM)):
+                with world.cgroup.socket(world.node.descriptor, socket.AF_INET, kind) as made:
+                    made.settimeout(SECONDS)
+                    self._try(name, made, VIP)
+                    if made.getpeername() != VIP:
+                        self.lost.append(f"{name}: its peer shows as {made.getpeername()}")
+
+    def _try(self, name: str, client: socket.socket, to: tuple[str, int] | None = None) -> None:
+        try:
+            if to is not None:
+                client.connect(to)
+            client.send(name.encode())
+            answer = client.recv(64)
+            if answer != name.encode():
+                raise ConnectionError(f"answered {answer!r}")
+            self.done[name] += 1
+        except OSError as error:
+            self.lost.append(f"{name}: {error!r}")
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def fresh(world: World) -> EbpfBackend:
+    return EbpfBackend(options=world.backend.options)
+
+
+def restarted(world: World, _patch: pytest.MonkeyPatch, _number: int) -> EbpfBackend:
+    return fresh(world)
+
+
+def other_programs(world: World, _patch: pytest.MonkeyPatch, number: int) -> EbpfBackend:
+    """Another version's programs: the same ones after some instructions that do nothing."""
+    backend = fresh(world)
+    idle = bytes.fromhex("b700000000000000") * (number + 1)
+    for name, parsed in backend.plane.objects.items():
+        programs = tuple(
+            program._replace(
+                instructions=idle + program.instructions,
+                references=tuple(one._replace(instruction=one.instruction + len(idle)) for one in program.references),
+            )
+            for program in parsed.programs
+        )
+        backend.plane.objects[name] = parsed._replace(programs=programs)
+    return backend
+
+
+def larger_maps(world: World, patch: pytest.MonkeyPatch, number: int) -> EbpfBackend:
+    """Maps that must move, since more is to fit into them."""
+    backend = fresh(world)
+    room = world.backend.plane.room() if number == 0 else {}
+    size = room.get("slots4", 65536) * (number + 2)
+    patch.setattr(ebpf_backend, "room_for", lambda needed: {**dict.fromkeys(needed, 0), "slots4": size})
+    patch.setattr(backend.plane, "fits", lambda _needed: False)
+    return backend
+
+
+def another_layout(world: World, patch: pytest.MonkeyPatch, number: int) -> EbpfBackend:
+    """A version whose maps are laid out in another way, but for what the programs learn."""
+    patch.setattr(layout, "SCHEMA", number + 100)
+    return fresh(world)
+
+
+WAYS = [restarted, other_programs, larger_maps, another_layout]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=[way.__name__.replace("_", "-") for way in WAYS])
+def test_nothing_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch, way: Callable[[World, pytest.MonkeyPatch, int], EbpfBackend]
+) -> None:
+    everything = [*objects(), *slices()]
+    world.sync(*everything)
+    hooks = sorted(world.backend.plane.attached())
+    backend = world.backend
+    traffic = Traffic(world)
+    try:
+        traffic.wait()
+        for number in range(REPLACEMENTS):
+            backend = way(world, monkeypatch, number)
+            with world.node.entered():
+                engine = Engine(world.engine.config, backend)
+                engine.apply(everything)
+                engine.sync()
+            assert sorted(backend.plane.attached()) == hooks
+            assert list(generations(backend.plane.directory)) == [number + 1 if way is larger_maps else 0]
+            traffic.wait()
+        assert traffic.lost == []
+    finally:
+        traffic.close()
+        with world.node.entered():
+            backend.remove()
+    assert not world.backend.plane.former()
+
+
+def test_a_move_that_was_cut_short_is_finished(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between making the larger maps and swapping the links: what runs still uses the smaller ones."""
+    everything = [*objects(), *slices()]
+    world.sync(*everything)
+    cut_short = larger_maps(world, monkeypatch, 0)
+    with world.node.entered():
+        cut_short.plane.open({"slots4": world.backend.plane.room()["slots4"] * 2})
+    monkeypatch.undo()
+    with world.node.entered():
+        again = Engine(world.engine.config, fresh(world))
+        again.apply(everything)
+        assert again.preview().changes
+        assert again.sync().wrote
+    server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)
+    with world.client_socket(world.client, 4, socket.SOCK_STREAM) as client:
+        client.connect(FRONTEND)
+        server.accept()[0].close()
+    plane = fresh(world).plane
+    plane.adopt()
+    assert plane.current()
+    assert len(plane.read(("flows4",))["flows4"]) == 4
+
+
+def test_what_the_programs_learned_in_another_way_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.sync(*objects(), *slices())
+    monkeypatch.setattr(layout, "SCHEMA", layout.SCHEMA + 1)
+    monkeypatch.setattr(layout, "LEARNED_SINCE", {**layout.LEARNED_SINCE, "flows4": layout.SCHEMA})
+    former = world.backend.plane
+    with world.node.entered():
+        backend = fresh(world)
+        engine = Engine(world.engine.config, backend)
+        engine.apply([*objects(), *slices()])
+        engine.sync()
+        numbers = {name: held.info.number for name, held in backend.plane.maps.maps.items()}
+        assert numbers["flows4"] != former.maps["flows4"].info.number
+        assert numbers["flows6"] == former.maps["flows6"].info.number
+        backend.remove()
