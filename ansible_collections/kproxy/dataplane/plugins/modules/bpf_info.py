@@ -63,6 +63,11 @@ forwarding:
   returned: success
   type: str
   sample: snat
+maglev_table_size:
+  description: Entries of the Maglev tables, 0 where endpoints are chosen at random.
+  returned: success
+  type: int
+  sample: 16381
 reasons:
   description: How often calls and packets were refused or dropped, by reason, since the maps were made.
   returned: success
@@ -73,13 +78,15 @@ frontends:
   returned: success
   type: list
   elements: dict
-  sample: [{address: "10.96.0.1:80/TCP", number: 4, verdict: dnat, endpoints: ["10.244.1.5:8080"], local_endpoints: []}]
+  sample: [{address: "10.96.0.1:80/TCP", number: 4, verdict: dnat, maglev: false, endpoints: ["10.244.1.5:8080"],
+            local_endpoints: []}]
 """
 
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states import read_rows
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import forwarding_of
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import (
@@ -103,6 +110,7 @@ def read(plane: Dataplane) -> dict[str, Any]:
         "maps": {},
         "xdp": {"devices": {}, "packets": {}},
         "forwarding": "",
+        "maglev_table_size": 0,
         "reasons": {},
         "frontends": [],
     }
@@ -119,12 +127,15 @@ def read(plane: Dataplane) -> dict[str, Any]:
     result["xdp"] = {"devices": plane.xdp.modes(devices()), "packets": plane.xdp_packets()}
     settings = plane.settings()
     result["forwarding"] = forwarding_of(settings.flags) if settings is not None else ""
+    if "tables4" in plane.maps.maps:
+        result["maglev_table_size"] = layout.table_entries(plane.maps["tables4"].info.value_size)
     result["reasons"] = plane.reasons()
     result["frontends"] = [
         {
             "address": str(key),
             "number": row.number,
             "verdict": row.verdict,
+            "maglev": row.maglev,
             "endpoints": [format_socket_address(*endpoint) for endpoint in row.endpoints],
             "local_endpoints": [format_socket_address(*endpoint) for endpoint in row.local_endpoints],
         }

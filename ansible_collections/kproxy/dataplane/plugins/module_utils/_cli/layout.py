@@ -49,6 +49,7 @@ def raw_backends(documents: Sequence[Document]) -> list[str]:
             [
                 *(["affinity"] if one["affinitySeconds"] else []),
                 *(["source-ranges"] if one["sourceRanges"] else []),
+                *(["maglev"] if one["maglev"] else []),
             ]
         )
         held: list[tuple[object, str, str]] = [(slot, text, "") for slot, text in enumerate(one["endpoints"])]

@@ -36,6 +36,7 @@ def documents(rows: Mapping[FrontendKey, MapRow]) -> list[dict[str, Any]]:
             "localEndpoints": [format_socket_address(*endpoint) for endpoint in row.local_endpoints],
             "affinitySeconds": row.affinity_seconds,
             "sourceRanges": row.source_ranges,
+            "maglev": row.maglev,
         }
         for key, row in sorted(rows.items())
     ]

@@ -132,6 +132,11 @@ def table_value_size(entries: int) -> int:
     return TABLE_HEAD + 2 * entries
 
 
+def table_entries(value_size: int) -> int:
+    """Return the entries of the tables in a map with values of this size, 0 if it is made for none."""
+    return max(0, value_size - TABLE_HEAD) // 2
+
+
 def unpack_slot_key(key: bytes) -> tuple[int, int]:
     """Return (set, slot)."""
     set_id, slot = _SLOT.unpack(key)

@@ -24,6 +24,7 @@ class MapRow(NamedTuple):
     local_endpoints: tuple[tuple[bytes, int], ...]
     affinity_seconds: int
     source_ranges: bool
+    maglev: bool
 
 
 def read_rows(live: LiveMaps) -> dict[FrontendKey, MapRow]:
@@ -41,6 +42,7 @@ def read_rows(live: LiveMaps) -> dict[FrontendKey, MapRow]:
                 _endpoints(slots, value.service, True, value.count_local),
                 value.affinity_seconds,
                 bool(value.flags & layout.FRONTEND_RANGES),
+                bool(value.flags & layout.FRONTEND_MAGLEV),
             )
     return found
 

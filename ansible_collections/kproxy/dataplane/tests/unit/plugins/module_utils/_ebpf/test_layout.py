@@ -38,6 +38,11 @@ def test_settings() -> None:
     assert layout.Settings.unpack(value.pack()) == value
 
 
+@pytest.mark.parametrize("entries", [0, 251, 131071])
+def test_table_sizes(entries: int) -> None:
+    assert layout.table_entries(layout.table_value_size(entries)) == entries
+
+
 @pytest.mark.parametrize(
     ("first", "last", "prefixes"),
     [

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import Books
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import TABLES, Books
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states import read_rows
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
@@ -17,7 +19,7 @@ from ansible_collections.kproxy.dataplane.tests.unit.plugins.module_utils._front
 )
 
 Maps = dict[str, dict[bytes, bytes]]
-OWNED = ("frontends", "slots", "members", "ranges", "cluster_ips")
+OWNED = ("frontends", "slots", "members", "ranges", "cluster_ips", "tables")
 
 
 class StrictMaps:
@@ -55,13 +57,33 @@ def _meaning(maps: Maps) -> dict[object, object]:
         said[key] = (sorted(row.endpoints), sorted(row.local_endpoints))
     for name in ("frontends4", "frontends6"):
         for raw_key, data in maps[name].items():
-            said[name, raw_key] = layout.FrontendValue.unpack(data)._replace(service=0)
+            value = layout.FrontendValue.unpack(data)
+            said[name, raw_key] = value._replace(service=0)
+            said["tables", name, raw_key] = [_choices(maps, name[-1], value.service, local) for local in (False, True)]
     return said
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_maps_hold_what_a_fresh_start_would_write(seed: int) -> None:
-    story, table, books, kernel = RandomChanges(seed), ServiceTable(settings(seed)), Books(), StrictMaps()
+def _choices(maps: Maps, family: str, service: int, local_only: bool) -> list[bytes]:
+    """Return the endpoint that each entry of a set's Maglev table leads to, nothing if it has none."""
+    number = layout.set_number(service, local_only)
+    table = maps["tables" + family].get(layout.table_key(number), bytes(layout.TABLE_HEAD))
+    slots = maps["slots" + family]
+    return [slots[layout.slot_key(number, slot)] for slot in array("H", table[layout.TABLE_HEAD :])]
+
+
+def _without_tables(maps: Maps) -> Maps:
+    return {name: held for name, held in maps.items() if name not in TABLES}
+
+
+def _as_read(maps: Maps) -> Maps:
+    """What a start reads: of tables the digest alone."""
+    digests = {name: {key: value[: layout.TABLE_HEAD] for key, value in maps[name].items()} for name in TABLES}
+    return {**maps, **digests}
+
+
+@pytest.mark.parametrize(("seed", "table_size"), [*((seed, 0) for seed in range(6)), (6, 251), (7, 509)])
+def test_maps_hold_what_a_fresh_start_would_write(seed: int, table_size: int) -> None:
+    story, table, books, kernel = RandomChanges(seed), ServiceTable(settings(seed)), Books(table_size), StrictMaps()
     kernel.write(books.adopt(table, kernel.maps, 1))
     for number in range(25):
         changed, gone = story.batch()
@@ -69,14 +91,14 @@ def test_maps_hold_what_a_fresh_start_would_write(seed: int) -> None:
         replan = books.replan(table, delta)
         kernel.write(replan.plan)
         books.accept(replan)
-        assert books.wanted() == kernel.maps
-        fresh, fresh_kernel = Books(), StrictMaps()
+        assert books.wanted() == _without_tables(kernel.maps)
+        fresh, fresh_kernel = Books(table_size), StrictMaps()
         fresh_kernel.write(fresh.adopt(table, fresh_kernel.maps, 1))
         assert {name: len(held) for name, held in kernel.maps.items()} == {
             name: len(held) for name, held in fresh_kernel.maps.items()
         }
         assert _meaning(kernel.maps) == _meaning(fresh_kernel.maps)
         if number % 8 == 0:  # a restart adopts the maps and finds nothing to write
-            next_number, books = books.numbers.next, Books()
-            again = books.adopt(table, kernel.maps, next_number)
+            next_number, books = books.numbers.next, Books(table_size)
+            again = books.adopt(table, _as_read(kernel.maps), next_number)
             assert not any([*again.upserts.values(), *again.deletes.values()]), again
