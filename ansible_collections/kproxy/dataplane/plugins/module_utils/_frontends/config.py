@@ -145,7 +145,7 @@ def _read(values: Mapping[str, Any]) -> ProxyConfig:
     unknown = sorted(set(values) - _KEYS)
     if unknown:
         raise ConfigError("unknown setting %s; known are %s" % (", ".join(unknown), ", ".join(sorted(_KEYS))))
-    node_name = str(values.get("nodeName") or values.get("hostnameOverride") or "")
+    node_name = str(values.get("nodeName") or "") or overridden_name(values.get("hostnameOverride"))
     if not node_name:
         raise ConfigError("nodeName is missing: set it to the name that this node's Node object has")
     nftables = values.get("nftables") or {}
@@ -187,6 +187,14 @@ def _read(values: Mapping[str, Any]) -> ProxyConfig:
         feature_gates={str(name): bool(on) for name, on in gates.items()},
         canary=canary,
     )
+
+
+def overridden_name(value: Any) -> str:
+    """Return the node name that a hostnameOverride means: without blanks around it, in small letters.
+
+    Names of Nodes never have capitals. Source: k8s.io/component-helpers nodeutil.GetHostname.
+    """
+    return str(value or "").strip().lower()
 
 
 def _families(value: Any) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import capa
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.maglev import ALGORITHMS, RANDOM
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.canary import CanaryError, parse_canary
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import overridden_name
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_xdp
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
@@ -160,7 +161,8 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
             proxy[key] = rules.values[key]
     if canary is not None:
         proxy["canary"] = canary
-    names = (own.text("nodeName", ""), reader.text("hostnameOverride", ""), socket.gethostname().lower())
+    overridden = overridden_name(reader.text("hostnameOverride", ""))
+    names = (own.text("nodeName", ""), overridden, socket.gethostname().lower())
     settings = Settings(
         proxy=proxy,
         node_name=next(name for name in names if name),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig, overridden_name
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.api_server import read_cluster
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.connection import from_options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.manifests import read_manifests
@@ -70,5 +70,5 @@ def proxy_config(options: Mapping[str, Any]) -> ProxyConfig:
 def node_name_of(options: Mapping[str, Any]) -> str:
     """Return the name of the Node object: the option, the configuration's, or the host's own name."""
     config = options["config"]
-    given = options.get("node_name") or config.get("hostnameOverride") or config.get("nodeName")
+    given = options.get("node_name") or overridden_name(config.get("hostnameOverride")) or config.get("nodeName")
     return str(given or socket.gethostname().lower())

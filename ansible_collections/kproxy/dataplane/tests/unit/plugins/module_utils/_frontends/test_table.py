@@ -187,3 +187,14 @@ def test_settings_that_cannot_be_used_are_named(values: dict[str, Any], reason: 
     with pytest.raises(ConfigError) as caught:
         ProxyConfig.from_mapping(values)
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"hostnameOverride": " Node-1.Example.ORG "}, "node-1.example.org"),
+        ({"hostnameOverride": "other", "nodeName": "n1"}, "n1"),
+    ],
+)
+def test_the_nodes_name(values: dict[str, Any], name: str) -> None:
+    assert ProxyConfig.from_mapping(values).node_name == name

@@ -87,6 +87,10 @@ def test_kubeadms_config_map_is_taken_as_it_is() -> None:
     assert (config.node_name, config.masquerade_bit, config.node_port_addresses) == ("n1", 14, ("primary",))
 
 
+def test_a_host_name_with_capitals_means_the_node_without() -> None:
+    assert from_mapping({**MINIMAL, "hostnameOverride": " N1.Example "}, {}).node_name == "n1.example"
+
+
 @pytest.mark.parametrize(
     ("mode", "masquerade_bit", "left_aside"),
     [
