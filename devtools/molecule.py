@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from devtools.environment import BIN, CACHE, ROOT
 from devtools.lab import machines
@@ -22,6 +25,22 @@ def scenarios() -> list[str]:
 def instance(scenario: str) -> str:
     """Return the name of a scenario's lab; underscores do not fit into one."""
     return f"m-{scenario.replace('_', '-')}"
+
+
+def end_leftovers(ephemeral: Path) -> int:
+    """End what a scenario started in the background, such as its API server; return how many there were.
+
+    Such processes have left our process group; what tells them is the folder in their environment, which is ours alone.
+    """
+    mark = f"MOLECULE_EPHEMERAL_DIRECTORY={ephemeral}".encode()
+    ended = 0
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        # A process that ends meanwhile is what we want.
+        with contextlib.suppress(OSError):
+            if mark in entry.read_bytes().split(b"\0"):
+                os.kill(int(entry.parent.name), signal.SIGTERM)
+                ended += 1
+    return ended
 
 
 def main(argv: list[str]) -> int:
@@ -45,8 +64,9 @@ def main(argv: list[str]) -> int:
     command = [str(BIN / "molecule"), "test", "--scenario-name", arguments.scenario]
     if arguments.keep:
         command += ["--destroy", "never"]
-    # What a killed run left: its nodes, and molecule's belief that they are there.
+    # What a killed run left: its nodes, its other processes, and molecule's belief that they are there.
     machines.down(lab)
+    end_leftovers(ephemeral)
     shutil.rmtree(ephemeral, ignore_errors=True)
     try:
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
@@ -56,3 +76,4 @@ def main(argv: list[str]) -> int:
                 machines.down(lab)
             except LabError as error:
                 print(f"dev molecule: {error}", file=sys.stderr)
+            end_leftovers(ephemeral)
