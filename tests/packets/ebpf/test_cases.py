@@ -168,6 +168,60 @@ def test_case_23_connected_udp_sockets_are_closed(worlds: Make) -> None:
     assert seen == {stays, new}
 
 
+CASE_23 = "23-ebpf-connected-udp-socket"
+GONE, STAYS = "10.244.3.9", "10.244.2.9"
+
+
+def draining(case: str, name: str, address: str) -> list[Any]:
+    """Return the case's objects with one endpoint terminating, and serving still."""
+    documents = [one for one in yaml.safe_load_all((CASES / case / name).read_text()) if one]
+    for document in documents:
+        for endpoint in document.get("endpoints", ()):
+            if endpoint["addresses"] == [address]:
+                endpoint["conditions"] = {"ready": False, "serving": True, "terminating": True}
+    return [Upsert(obj) for document in documents if (obj := parse(document)) is not None]
+
+
+def drained_first(world: World, client: socket.socket, servers: dict[str, socket.socket]) -> None:
+    """It is drained, keeps its sockets, and leaves later."""
+    world.sync(draining(CASE_23, "objects-before.yaml", GONE))
+    assert chosen(client, servers) == GONE
+    world.sync(manifests(CASE_23, "objects-after.yaml"))
+
+
+def left_unseen(world: World, client: socket.socket, servers: dict[str, socket.socket]) -> None:
+    """It leaves while no daemon runs; the next one finds out when it starts."""
+    with world.node.entered():
+        again = Engine(world.engine.config, EbpfBackend(options=world.backend.options))
+        again.apply(manifests(CASE_23, "objects-before.yaml"))
+        again.sync()
+        assert chosen(client, servers) == GONE
+        again = Engine(world.engine.config, EbpfBackend(options=world.backend.options))
+        again.apply(manifests(CASE_23, "objects-after.yaml"))
+        again.sync()
+
+
+@pytest.mark.parametrize("leaves", [drained_first, left_unseen], ids=["drained-first", "left-unseen"])
+@pytest.mark.parametrize("where", ["node", "pod"])
+def test_case_23_whatever_way_an_endpoint_leaves(
+    worlds: Make, where: str, leaves: Callable[[World, socket.socket, dict[str, socket.socket]], None]
+) -> None:
+    world = worlds([GONE, STAYS, "10.244.3.10"], ["10.244.1.41"])
+    servers = {ip: world.serve(ip, 53, socket.SOCK_DGRAM) for ip in (GONE, STAYS, "10.244.3.10")}
+    world.sync(manifests(CASE_23, "objects-before.yaml"))
+    clients: dict[str, socket.socket] = {}
+    for _ in range(200):
+        client = world.client(getattr(world, where), socket.SOCK_DGRAM)
+        client.connect(("10.96.0.10", 53))
+        clients.setdefault(chosen(client, servers), client)
+        if {GONE, STAYS} <= set(clients):
+            break
+    leaves(world, clients[GONE], servers)
+    with pytest.raises(OSError, match=f"{os.strerror(errno.ECONNABORTED)}|{os.strerror(errno.EDESTADDRREQ)}"):
+        clients[GONE].send(b"x") and clients[GONE].recv(1)
+    assert chosen(clients[STAYS], servers) == STAYS
+
+
 def test_case_24_host_namespace_only(worlds: Make) -> None:
     vip, endpoints = ("10.96.240.1", 80), ["10.244.1.141", "10.244.2.141"]
     world = worlds(endpoints, ["10.244.1.42"], host_only=True)

@@ -29,7 +29,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.node_entrie
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import diff_maps
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states import MapRow, read_rows
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError, FrontendState
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_departures import departing, end
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_departures import end_departed
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flows import collect
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_node import (
     entries_here,
@@ -86,6 +86,7 @@ class EbpfBackend:
         self._opened = False
         self._attached = False
         self._current = False
+        self._swept = False
         #: Held by whoever touches the maps: the engine's thread, or the upkeep of upkeep().
         self._lock = threading.RLock()
 
@@ -135,6 +136,8 @@ class EbpfBackend:
             settings if settings != held else None,
             self._nftables.plan_all(share) if self._shared else None,
             not self._attached,
+            # Endpoints may have left while nobody saw it.
+            not self._swept,
         )
 
     def plan(self, table: ServiceTable, delta: TableDelta) -> EbpfPlan:
@@ -157,7 +160,7 @@ class EbpfBackend:
                 share = self._nftables.plan_all(NftablesShare(table))
             changed = settings if settings != self._settings else None
             self._settings = settings
-            return EbpfPlan(replan.plan, replan, changed, share, False)
+            return EbpfPlan(replan.plan, replan, changed, share, False, bool(delta.udp_families))
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
@@ -171,7 +174,7 @@ class EbpfBackend:
                 else:
                     self._commit(plan)
             except _FAILURES as error:
-                self._attached = self._current = False
+                self._attached = self._current = self._swept = False
                 raise CommitError(str(error)) from error
 
     def _take_over(self, plan: EbpfPlan) -> None:
@@ -190,7 +193,6 @@ class EbpfBackend:
     def _commit(self, plan: EbpfPlan) -> None:
         needed = self.books.sizes_after(plan.replan) if plan.replan is not None else self.books.sizes()
         moved = self._make_room(needed)
-        removed = departing(self.books, plan.replan) if plan.replan is not None else set()
         self.plane.write(plan.maps)
         if plan.settings is not None or moved:
             if self._settings is None:
@@ -207,8 +209,9 @@ class EbpfBackend:
         # Last: after a switch from nftables its tables go on serving until the programs do.
         if plan.share is not None:
             self._nftables.commit(plan.share)
-        if removed and plan.replan is not None and self._rules is not None:
-            self.closed_sockets += end(self.plane, self.books, self._rules, removed, plan.replan.ports)
+        if plan.departures and self._rules is not None:
+            self.closed_sockets += end_departed(self.plane, self.books, self._rules)
+            self._swept = True
 
     def _follow_cluster_ips(self, plan: EbpfPlan) -> None:
         """Keep the cluster IPs whose pings the kernel refuses in step. A failure leaves them to upkeep or an audit."""

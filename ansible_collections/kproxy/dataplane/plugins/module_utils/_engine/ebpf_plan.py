@@ -12,13 +12,18 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import
 
 
 class EbpfPlan(NamedTuple):
-    """A change that was worked out and not made. share: the nftables part, None if there is none."""
+    """A change that was worked out and not made.
+
+    share: the nftables part, None if there is none. unattached: programs are to be put on their hooks. departures: UDP
+    endpoints may have left.
+    """
 
     maps: MapPlan
     replan: Replan | None
     settings: layout.Settings | None
     share: Any
     unattached: bool
+    departures: bool
 
     @property
     def empty(self) -> bool:
