@@ -78,7 +78,7 @@ def _read_server(server: str, connection: Connection, node_name: str) -> list[An
 def _list(
     server: str, connection: Connection, path: str, query: dict[str, str], optional: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the chunks of one list; none if it is ``optional`` and this version of Kubernetes does not have it."""
+    """Return the chunks of one list; none if it is ``optional`` and the server does not have it or let us."""
     for _attempt in range(ATTEMPTS):
         try:
             return list(_chunks(server, connection, path, query, optional))
@@ -122,15 +122,18 @@ def _get(url: str, connection: Connection, path: str, optional: bool) -> dict[st
         )
         document = json.loads(response.read())
     except urllib.error.HTTPError as error:
-        if error.code == 404 and optional:
+        # Older clusters do not have it, older versions of our role do not allow it.
+        if error.code in (403, 404) and optional:
             return None
         raise _refusal(error, path) from error
     except (SSLValidationError, urllib.error.URLError) as error:
         raise _Unanswered(str(getattr(error, "reason", error))) from error
     except (OSError, http.client.HTTPException) as error:
         raise _Unanswered(f"the answer broke off: {error!r}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _Unanswered(f"the answer to {path} is not JSON") from error
+    if isinstance(document, dict) and "items" in document and document["items"] is None:
+        document["items"] = []  # how some servers write an empty list
     if not isinstance(document, dict) or not isinstance(document.get("items"), list):
         raise _Unanswered(f"the answer to {path} is not a list of objects")
     return document

@@ -129,8 +129,13 @@ def test_a_list_that_always_expires_ends(servers: Any) -> None:
         read(server.url)
 
 
-def test_clusters_without_servicecidrs(servers: Any) -> None:
-    assert read(servers({api_server.SERVICE_CIDRS: [(404, {})]}).url) == ["a"]
+@pytest.mark.parametrize("status", [404, 403])
+def test_clusters_without_servicecidrs_or_the_right_to_see_them(servers: Any, status: int) -> None:
+    assert read(servers({api_server.SERVICE_CIDRS: [(status, {})]}).url) == ["a"]
+
+
+def test_an_empty_list_may_be_null(servers: Any) -> None:
+    assert read(servers({api_server.SLICES: [(200, {"metadata": {}, "items": None})]}).url) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -140,10 +145,11 @@ def test_clusters_without_servicecidrs(servers: Any) -> None:
         {api_server.SLICES: [(503, {})]},
         {api_server.SLICES: [(429, {})]},
         {api_server.SLICES: [(200, b"<html>")]},
+        {api_server.SLICES: [(200, b"[" * 100_000)]},
         {api_server.SLICES: [(200, {"kind": "Status"})]},
         {api_server.SLICES: [(200, [])]},
     ],
-    ids=["500", "503", "429", "no JSON", "no list", "an array"],
+    ids=["500", "503", "429", "no JSON", "JSON without end", "no list", "an array"],
 )
 def test_the_next_server_is_asked_for_everything(servers: Any, script: Script) -> None:
     bad, good = servers(script), servers({api_server.SERVICES: [items("b")]})
