@@ -20,6 +20,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_back
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Upsert, parse
 from devtools.conformance.netns import NetworkNamespace
 from devtools.conformance.node_cgroup import BpfFs, NodeCgroup
@@ -288,6 +289,17 @@ def test_clsact_serves_where_tcx_is_missing(world: World) -> None:
     world.sync(*objects(), *slices())
     assert not [hook for hook in world.backend.plane.attached() if hook.startswith("tcx")]
     server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)
+    with world.client_socket(world.client, 4, socket.SOCK_STREAM) as client:
+        client.connect((NODE[4], 30080))
+        assert server.accept()[1][0] == NODE[4]
+    # Unlike links, filters may be removed by anybody; the next look puts them back.
+    with world.node.entered():
+        for device in ("up0", "pod0"):
+            bpf_devices.detach_clsact(socket.if_nametoindex(device))
+    with world.client_socket(world.client, 4, socket.SOCK_STREAM) as client:
+        assert client.connect_ex((NODE[4], 30080)) == errno.ECONNREFUSED
+    with world.node.entered():
+        world.backend.upkeep()
     with world.client_socket(world.client, 4, socket.SOCK_STREAM) as client:
         client.connect((NODE[4], 30080))
         assert server.accept()[1][0] == NODE[4]

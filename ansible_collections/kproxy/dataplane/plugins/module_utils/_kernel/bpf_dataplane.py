@@ -80,7 +80,8 @@ class Dataplane:
         self._packet_programs: dict[int, dict[str, int]] = {}
         self.maps = MapSet(None)
         self._generation = 0
-        self._filtered: set[int] = set()
+        #: Directions by the index of each device that has got filters.
+        self._filtered: dict[int, tuple[str, ...]] = {}
 
     def exists(self) -> bool:
         """Whether anything of this schema is pinned."""
@@ -298,7 +299,7 @@ class Dataplane:
             self._close_packet_programs()
         found = bpf_devices.devices()
         pins = os.path.join(self.directory, "links")
-        pinned = bpf_devices.tcx_indexes(pins) if self.capabilities.tcx else set(self._filtered)
+        pinned = bpf_devices.tcx_indexes(pins) if self.capabilities.tcx else self._filters_in_place()
         for index, hardware in found.values():
             if swap or index not in pinned:
                 framed = hardware in (bpf_devices.ETHERNET, bpf_devices.LOOPBACK)
@@ -309,15 +310,20 @@ class Dataplane:
                     bpf_devices.attach_tcx(pins, index, loaded)
                 else:
                     bpf_devices.attach_clsact(index, loaded)
-                    self._filtered.add(index)
+                    self._filtered[index] = tuple(loaded)
         for index in pinned - {index for index, _hardware in found.values()}:
-            self._filtered.discard(index)
             for direction in (bpf_devices.INGRESS, bpf_devices.EGRESS):
                 path = bpf_devices.tcx_pin(pins, direction, index)
                 if os.path.exists(path):
                     os.unlink(path)
         self.xdp.follow(self.maps, self._constants("xdp"), found, swap)
         return {name: index for name, (index, _hardware) in found.items()}
+
+    def _filters_in_place(self) -> set[int]:
+        """Return the devices whose filters are still there: unlike a link, anybody may remove a filter."""
+        held = bpf_devices.clsact_indexes(self._filtered)
+        self._filtered = {index: directions for index, directions in self._filtered.items() if index in held}
+        return held
 
     def _packet_program(self, link_header: int) -> dict[str, int]:
         if link_header not in self._packet_programs:

@@ -13,7 +13,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_link
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
@@ -33,7 +33,9 @@ _SIOCGIFHWADDR = 0x8927
 INGRESS, EGRESS = "ingress", "egress"
 _TCX = {INGRESS: 46, EGRESS: 47}
 _CLSACT_PARENT = {INGRESS: 0xFFFFFFF2, EGRESS: 0xFFFFFFF3}
-_RTM_NEWQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER = 36, 44, 45
+_RTM_NEWQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER, _RTM_GETTFILTER = 36, 44, 45, 46
+#: What the kernel says about a filter, qdisc or device that is not there.
+_ABSENT = (errno.ENOENT, errno.EINVAL, errno.ENODEV)
 _TC_H_CLSACT, _CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFF0000
 _TCMSG = struct.Struct("=BBHiIII")
 _TCA_KIND, _TCA_OPTIONS = 1, 2
@@ -112,6 +114,23 @@ def attach_clsact(index: int, programs: Mapping[str, int]) -> None:
             )
 
 
+def clsact_indexes(candidates: Mapping[int, Collection[str]]) -> set[int]:
+    """Return the indexes of those devices that still have our filters, for each of the directions given."""
+    found = set()
+    with NetlinkSocket(NETLINK_ROUTE) as connection:
+        for index, directions in candidates.items():
+            try:
+                for direction in directions:
+                    connection.request("look for a filter", _RTM_GETTFILTER,
+                                       _filter(index, direction) + text_attribute(_TCA_KIND, "bpf"))
+            except NetlinkError as error:
+                if error.errno not in _ABSENT:
+                    raise
+            else:
+                found.add(index)
+    return found
+
+
 def detach_clsact(index: int) -> None:
     """Remove our filters from one device; the qdisc stays, others may use it."""
     with NetlinkSocket(NETLINK_ROUTE) as connection:
@@ -120,7 +139,7 @@ def detach_clsact(index: int) -> None:
                 connection.request("remove a filter", _RTM_DELTFILTER,
                                    _filter(index, direction) + text_attribute(_TCA_KIND, "bpf"))
             except NetlinkError as error:
-                if error.errno not in (errno.ENOENT, errno.EINVAL, errno.ENODEV):
+                if error.errno not in _ABSENT:
                     raise
 
 
