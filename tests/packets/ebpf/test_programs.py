@@ -22,6 +22,7 @@ VARIANTS = [
     pytest.param("sock", {"has_set_retval": 0}, id="sock-without-set-retval"),
     pytest.param("tc", {"link_header": 14}, id="tc-ethernet"),
     pytest.param("tc", {"link_header": 0}, id="tc-no-link-header"),
+    pytest.param("tc", {"has_check_mtu": 0}, id="tc-without-check-mtu"),
     pytest.param("xdp", {"native": 0}, id="xdp-generic"),
     pytest.param("xdp", {"native": 1}, id="xdp-native"),
     pytest.param("xdp", {"native": 1, "table_size": 131071}, id="xdp-maglev"),

@@ -42,7 +42,7 @@ capabilities:
   description: What the kernel can do for the eBPF backend, found by trying.
   returned: success
   type: dict
-  sample: {socket_hooks: true, set_retval: true, tcx: true, missing: []}
+  sample: {socket_hooks: true, set_retval: true, tcx: true, check_mtu: true, missing: []}
 hooks:
   description: The pinned links by hook, with the program and whether the hook still exists.
   returned: success

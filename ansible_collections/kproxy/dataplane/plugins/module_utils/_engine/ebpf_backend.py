@@ -36,7 +36,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_node
     refuse_mark,
     settings_here,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import DEFAULTS, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import DEFAULTS, SNAT, Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_plan import EbpfPlan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_share import NftablesShare, share_of
@@ -74,6 +74,11 @@ class EbpfBackend:
         self.options = options
         self.books = Books(options.table_size)
         self.plane = Dataplane(options.root, options.cgroup or None, options.table_size, options.xdp)
+        self._forwarding_problem = ""
+        if options.forwarding != SNAT and not self.plane.capabilities.check_mtu:
+            self._forwarding_problem = "forwarding %s needs Linux 5.12 (bpf_check_mtu): outsiders are masqueraded" % (
+                options.forwarding)  # fmt: skip
+            self.options = options._replace(forwarding=SNAT)
         self._refusal_problem = ""
         self.closed_sockets = 0
         self._families = families
@@ -93,7 +98,7 @@ class EbpfBackend:
     @property
     def problems(self) -> list[str]:
         """What this backend cannot do here, one sentence each."""
-        found = [self._refusal_problem] if self._refusal_problem else []
+        found = [text for text in (self._refusal_problem, self._forwarding_problem) if text]
         return found + [text for _name, text in sorted(self.plane.xdp.problems.items())]
 
     # -- plans ------------------------------------------------------------------------------------------------------

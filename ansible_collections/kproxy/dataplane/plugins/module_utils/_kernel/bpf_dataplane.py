@@ -332,7 +332,10 @@ class Dataplane:
         return self._packet_programs[link_header]
 
     def _constants(self, name: str, link_header: int = 14) -> dict[str, int]:
-        own = {"sock": {"has_set_retval": int(self.capabilities.set_retval)}, "tc": {"link_header": link_header}}
+        own = {
+            "sock": {"has_set_retval": int(self.capabilities.set_retval)},
+            "tc": {"link_header": link_header, "has_check_mtu": int(self.capabilities.check_mtu)},
+        }
         return {"table_size": self.table_size, **own.get(name, {})}
 
     def _close_packet_programs(self) -> None:

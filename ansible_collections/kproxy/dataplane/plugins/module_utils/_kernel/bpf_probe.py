@@ -16,6 +16,14 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.file_syst
 _BPFFS_MAGIC = 0xCAFE4A11
 _RETURN_ONE = struct.pack("<BBhi", 0xB7, 0, 0, 1) + struct.pack("<BBhi", 0x95, 0, 0, 0)
 _SET_RETVAL = 187
+# *(u32 *)(r10 - 4) = 0; r2 = 0; r3 = r10 - 4; r4 = 0; r5 = 0; call bpf_check_mtu
+_CHECK_MTU = b"".join(
+    struct.pack("<BBhi", *instruction)
+    for instruction in (
+        (0x62, 10, -4, 0), (0xB7, 2, 0, 0), (0xBF, 0xA3, 0, 0), (0x07, 3, 0, -4), (0xB7, 4, 0, 0), (0xB7, 5, 0, 0),
+        (0x85, 0, 0, 163),
+    )
+)  # fmt: skip
 _SOCK_ADDR, _CONNECT4, _GETPEERNAME4 = 18, 10, 29
 _SCHED_CLS, _TCX_INGRESS = 3, 46
 _LO = 1
@@ -27,13 +35,15 @@ class Capabilities(NamedTuple):
     socket_hooks: bool
     set_retval: bool
     tcx: bool
+    check_mtu: bool
     missing: list[str]
 
 
 def probe() -> Capabilities:
     """Try every gate once; loads a handful of two-instruction programs and attaches none."""
     if not _permitted():
-        return Capabilities(False, False, False, ["the right to load programs: bpf(2) is not permitted here (CAP_BPF)"])
+        refusal = "the right to load programs: bpf(2) is not permitted here (CAP_BPF)"
+        return Capabilities(False, False, False, False, [refusal])
     missing: list[str] = []
     sockets = _loads(_SOCK_ADDR, _CONNECT4, _RETURN_ONE) and _loads(_SOCK_ADDR, _GETPEERNAME4, _RETURN_ONE)
     if not sockets:
@@ -50,7 +60,10 @@ def probe() -> Capabilities:
     tcx = _has_tcx()
     if not tcx:
         missing.append("tcx (Linux 6.6): clsact filters are used, which anybody may remove")
-    return Capabilities(sockets, set_retval, tcx, missing)
+    check_mtu = _loads(_SCHED_CLS, 0, _CHECK_MTU + _RETURN_ONE)
+    if not check_mtu:
+        missing.append("bpf_check_mtu (Linux 5.12): no direct return, clients from outside are masqueraded")
+    return Capabilities(sockets, set_retval, tcx, check_mtu, missing)
 
 
 def _loads(kind: int, attach_type: int, instructions: bytes) -> bool:

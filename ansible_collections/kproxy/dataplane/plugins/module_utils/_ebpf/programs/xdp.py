@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 COMPILER = "clang 14"
-SOURCE_SHA256 = "5c54bf08921a212657f3c3502028892517e730788f14553c188b4ccc0ca3b319"
+SOURCE_SHA256 = "dbb49b52bf522bd58d067c04d00fe6d8f192033b92e03dfd847f43e0382de521"
 OBJECT = """
 c-rlK3w%|_dFQ$JN+4m`mIV?*V7M|E?iC>GjQ~R=kT75w2_Z0cVqdPM3%b$sJ_HhS5}Y^*A!&jgrzIq5csa(Yleno<yNyz4H*Klcn<Z(|vRQYR
 rrDGx*@m{+lx7{Y^Z0+~%*;JU51`p}xBC6y%zS4a-+c4U_nJ9#-_zW($?x-7^yjnw*>ZBu-?g7O=?45ii<LZABw?@QSeBnXqfcasd^9TI=Vr_2

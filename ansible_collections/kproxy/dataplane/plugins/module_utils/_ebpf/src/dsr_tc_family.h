@@ -69,7 +69,7 @@ INLINE int NAME(send_by_tunnel)(struct __sk_buff *skb, const struct NAME(packet)
 	struct NAME(addr) own;
 	__u32 mtu = 0;
 
-	if (!node)
+	if (!node || !has_check_mtu)
 		return NOT_OURS;
 	NAME(rewrite)(skb, p, to);
 	if (bpf_check_mtu(skb, 0, &mtu, TUNNEL_BYTES, 0))
@@ -89,7 +89,7 @@ INLINE int NAME(send_by_option)(struct __sk_buff *skb, const struct NAME(packet)
 	struct NAME(ip_header) ip;
 	__u32 mtu = 0;
 
-	if (!carries_option(p->protocol, p->tcp_flags) || p->later_fragment || p->first_fragment ||
+	if (!has_check_mtu || !carries_option(p->protocol, p->tcp_flags) || p->later_fragment || p->first_fragment ||
 	    p->l4 - p->ip != sizeof(ip) || bpf_check_mtu(skb, 0, &mtu, OPTION_BYTES, 0) ||
 	    bpf_skb_load_bytes(skb, p->ip, &ip, sizeof(ip)))
 		return NOT_OURS;

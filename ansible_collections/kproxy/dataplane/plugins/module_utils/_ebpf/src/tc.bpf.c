@@ -13,6 +13,9 @@
 #define SHOT 2				/* TC_ACT_SHOT */
 #define TRANSLATE 0x100			/* not an action yet: the packet gets another tuple, and then it is not ours */
 
+/* Linux 5.12; without it user space asks for no direct return, and nothing here needs to know how long a packet may be. */
+const volatile __u32 has_check_mtu SEC(".rodata") = 1;
+
 INLINE int drop(__u32 reason)
 {
 	count_reason(reason);
