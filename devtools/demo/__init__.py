@@ -73,6 +73,9 @@ class Demo:
             found.append(recap)
         with self.progress.step("Look for what kube-proxy would leave behind") as found:
             found.append(self._no_kube_chains())
+        if self.backend == "ebpf":
+            with self.progress.step("Look for Services in nftables: eBPF carries all of these") as found:
+                found.append(self._none_in_nftables())
         say(f"\n{self.progress.summary()}\n\n{self._farewell()}")
 
     def _populate(self, plane: ControlPlane) -> str:
@@ -173,13 +176,21 @@ class Demo:
                 raise DemoError(f"{node.name} has {', '.join(chains)}")
         return f"0 KUBE- chains on {len(self.members)} nodes"
 
+    def _none_in_nftables(self) -> str:
+        for node in self.members:
+            services = proof.services_in_nftables(self.lab, node)
+            if services:
+                raise DemoError(f"{node.name} has {', '.join(services)} in its nftables tables")
+        return f"0 Services in nftables on {len(self.members)} nodes"
+
     def _farewell(self) -> str:
+        look = "kproxyctl backends --raw" if self.backend == "ebpf" else "nft list table ip kproxy"
         return "\n".join(
             [
                 "The lab is up; look around:",
                 "  ./dev lab status",
                 "  ./dev lab ssh gpu-a kproxyctl services",
-                "  ./dev lab ssh gpu-a nft list table ip kproxy",
+                f"  ./dev lab ssh gpu-a {look}",
                 f"  ./dev run ansible-playbook -i {INVENTORY} kproxy.dataplane.verify -e kproxy_source=api "
                 "-e verify_report_dir=$PWD/build/report     # then open build/report/index.html",
                 "Remove it:",

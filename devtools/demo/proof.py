@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -113,6 +114,13 @@ def kube_chains(lab: Lab, node: Node) -> list[str]:
     script = "iptables-save; ip6tables-save; iptables-legacy-save; ip6tables-legacy-save; nft -t list ruleset"
     text = ssh.execute(lab, node, ["sh", "-c", f"({script}) 2>/dev/null"])
     return sorted(set(re.findall(r"^\s*(?::|chain )(KUBE-\S+)", text, re.MULTILINE)))
+
+
+def services_in_nftables(lab: Lab, node: Node) -> list[str]:
+    """Return whose the frontends in a node's nftables tables are, without repeats."""
+    listing = json.loads(ssh.execute(lab, node, ["nft", "--json", "list", "maps"]))
+    services = [item["map"] for item in listing["nftables"] if item.get("map", {}).get("name") == "services"]
+    return sorted({key["elem"]["comment"] for one in services for key, _verdict in one.get("elem", [])})
 
 
 def _source(origin: Origin, clients: Mapping[Node, str], family: int) -> bytes:

@@ -106,6 +106,9 @@ def _backends(arguments: argparse.Namespace) -> int:
 
 
 def _raw_backends(arguments: argparse.Namespace) -> int:
+    if arguments.service:
+        sys.stderr.write("kproxyctl: the eBPF maps hold numbers and no names: leave the Service out with --raw\n")
+        return exit_codes.USAGE
     try:
         found = raw_maps.read(arguments.bpf_directory)
     except (OSError, NoBpffs, Unsupported) as error:

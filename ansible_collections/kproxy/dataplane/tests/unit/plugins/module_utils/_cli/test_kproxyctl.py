@@ -152,6 +152,11 @@ def test_a_missing_nft_is_named(
     assert "nft is not installed" in capsys.readouterr().err
 
 
+def test_raw_maps_hold_no_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert kproxyctl(tmp_path / "nothing", "backends", "--raw", "shop/web") == exit_codes.USAGE
+    assert "leave the Service out with --raw" in capsys.readouterr().err
+
+
 def test_programs_in_use_are_not_retired(daemon: Answering, capsys: pytest.CaptureFixture[str]) -> None:
     daemon.result({"mode": "ebpf"})
     assert kproxyctl(daemon.path, "retire") == exit_codes.PROBLEM
