@@ -22,6 +22,8 @@ from devtools.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULE = "ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.main"
+# On a machine where everything else runs as well, importing alone takes several seconds.
+START_SECONDS = 60.0
 
 
 class KproxydProcess:
@@ -66,7 +68,7 @@ class KproxydProcess:
             )
         if wait:
             try:
-                eventually(self.in_step, "kproxyd to be in step")
+                eventually(self.in_step, "kproxyd to be in step", START_SECONDS)
             except AssertionError as error:
                 raise AssertionError(f"{error}; its last words: {self.last_words()}") from None
 
