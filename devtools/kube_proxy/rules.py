@@ -177,9 +177,7 @@ def nftables(found: Iterable[Port]) -> str:
         "set cluster-ips": ("ipv4_addr", sorted({port.cluster_ip for port in known})),
     }
     sets = "".join(
-        f"  {name} {{\n    type {types}\n"
-        + (f"    elements = {{ {', '.join(values)} }}\n" if values else "")
-        + "  }\n"
+        f"  {name} {{\n    type {types}\n" + (f"    elements = {{ {', '.join(values)} }}\n" if values else "") + "  }\n"
         for name, (types, values) in elements.items()
     )
     table = "table ip kube-proxy"

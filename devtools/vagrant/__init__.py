@@ -10,6 +10,7 @@ import argparse
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -77,35 +78,47 @@ def prepare_own_box(suite: str, emulate: bool) -> dict[str, str]:
     return {"KPROXY_VAGRANT_BOX": name, "KPROXY_VAGRANT_EMULATE": "true" if slow else "false"}
 
 
-def run_in_world(arguments: argparse.Namespace) -> int:
-    """Become the world; returns only when something is missing before."""
+def prepare_world(arguments: argparse.Namespace) -> dict[str, str]:
+    """Have everything here that the world will need, as it has no way out; returns what the scenario must know.
+
+    Raises:
+        LabError, BootstrapError, BundleError: something cannot be had; the text says what to do.
+    """
     if os.geteuid() != 0:
         raise LabError("run as root: libvirtd gets namespaces of its own")
     ensure_packages(PACKAGES)
-    # The world has no way out, so what converge would fetch must be there.
     build(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "kproxy-dataplane")
-    os.environ.update(variables(arguments))
-    if not arguments.box:
-        os.environ.update(prepare_own_box(arguments.suite, arguments.emulate))
-    command = world.command(molecule(arguments.keep))
-    os.chdir(ROOT)
-    os.execvp(command[0], command)
+    return {} if arguments.box else prepare_own_box(arguments.suite, arguments.emulate)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the scenario; whatever ends this process ends the world and all in it."""
+    environment = os.environ | variables(arguments)
+    command = molecule(arguments.keep)
+    if arguments.provider == "libvirt":
+        environment |= prepare_world(arguments)
+        command = world.command(command)
+    try:
+        with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
+            try:
+                return process.wait()
+            finally:
+                # Does nothing to one that has ended.
+                process.kill()
+    finally:
+        shutil.rmtree(world.STATE, ignore_errors=True)
 
 
 def main(argv: list[str]) -> int:
     """Run the scenario from nothing to nothing."""
     arguments = parser().parse_args(argv)
-    shutil.rmtree(CACHE / "molecule" / SCENARIO, ignore_errors=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     try:
         with LOCK.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Held until the last process of the run has ended.
-            os.set_inheritable(lock.fileno(), True)
-            if arguments.provider == "libvirt":
-                return run_in_world(arguments)
-            environment = os.environ | variables(arguments)
-            return subprocess.run(molecule(arguments.keep), cwd=ROOT, env=environment, check=False).returncode
+            shutil.rmtree(CACHE / "molecule" / SCENARIO, ignore_errors=True)
+            return run(arguments)
     except BlockingIOError:
         print("dev vagrant: another run is going on", file=sys.stderr)
     except (BootstrapError, BundleError, LabError) as error:

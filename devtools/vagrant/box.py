@@ -109,7 +109,9 @@ def build(release: str, box: Path) -> None:
             shutil.copy(newest(root / "boot", kind), unfinished / target)
         raw = Path(work) / "disk.raw"
         run(["mke2fs", "-q", "-t", "ext4", "-d", str(root), str(raw), f"{DISK_MIB}M"])
-        run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(unfinished / "box.img")])
+        # Vagrant hands the disk to libvirt through Ruby in small pieces: a third of the size is a third of the time.
+        shrink = ["-c", "-o", "compression_type=zstd"]
+        run(["qemu-img", "convert", *shrink, "-f", "raw", "-O", "qcow2", str(raw), str(unfinished / "box.img")])
     (unfinished / "metadata.json").write_text(json.dumps(METADATA))
     (unfinished / "Vagrantfile").write_text(VAGRANTFILE)
     pack(unfinished)

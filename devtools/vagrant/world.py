@@ -18,9 +18,20 @@ VAGRANT_HOME = CACHE / "vagrant-home"
 
 
 def command(inner: Sequence[str]) -> list[str]:
-    """Return the command that runs `inner` in a world; the calling process should become it (exec)."""
+    """Return the command that runs `inner` in a world, and dies with its parent: unshare(1) ignores SIGTERM."""
     namespaces = ["--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "--mount-proc", "--kill-child=SIGKILL"]
-    return ["unshare", *namespaces, "--", sys.executable, "-m", "devtools.vagrant.inside", *inner]
+    return [
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "unshare",
+        *namespaces,
+        "--",
+        sys.executable,
+        "-m",
+        "devtools.vagrant.inside",
+        *inner,
+    ]
 
 
 def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:

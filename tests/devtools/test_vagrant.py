@@ -19,7 +19,7 @@ from devtools.lab.topology import LabError, Node
 from devtools.vagrant import PACKAGES, acceleration, box, inside, parser, variables, world
 
 SCENARIO = ROOT / "molecule/vagrant"
-PLAYBOOKS = ("prepare.yml", "converge.yml", "side_effect.yml", "cleanup.yml")
+PLAYBOOKS = ("prepare.yml", "converge.yml", "reboot.yml", "change_backend.yml", "cleanup.yml")
 
 
 def settings(text: str, environment: dict[str, str]) -> dict[str, Any]:
@@ -112,9 +112,13 @@ def test_machines_manifests_and_addresses_agree() -> None:
     assert set(workload.pods_behind(objects)) == {Node(name) for name in addresses}
 
 
-def test_both_backends_are_proved() -> None:
-    machines = SETTINGS["provisioner"]["inventory"]["host_vars"].values()
-    assert {machine["kproxy_backend"] for machine in machines} == {"nftables", "ebpf"}
+def test_side_effects_are_playbooks_and_each_is_verified() -> None:
+    sequence = SETTINGS["scenario"]["test_sequence"]
+    for place, action in enumerate(sequence):
+        verb, _, playbook = action.partition(" ")
+        if verb == "side_effect":
+            assert (SCENARIO / playbook).is_file()
+            assert sequence[place + 1] == "verify"
 
 
 def test_playbooks_can_be_read() -> None:
