@@ -204,3 +204,22 @@ def test_automatic_choice_takes_hardware_only(fabrics: Make) -> None:
     assert fabric.first.backend.plane.xdp.pinned() == {}
     assert speak(fabric, 4) == INGRESS[4]
     assert fabric.first.backend.problems == []
+
+
+def test_a_program_swapped_under_our_link_is_left_alone(fabrics: Make) -> None:
+    fabric = fabrics("generic", ("eth0",))
+    fabric.sync(*everything())
+    foreign = pass_program("their_filter")
+    number = bpf.program_info(foreign).number
+    plane = fabric.first.backend.plane
+    with fabric.ingress.entered():
+        index = socket.if_nametoindex("eth0")
+        link = bpf.get_pinned(os.path.join(plane.directory, "links", f"xdp_generic_{index}"))
+        bpf.link_update(link, foreign)
+        os.close(link)
+        plane.attach_devices(swap=True)
+        assert program_on(index) == number
+    os.close(foreign)
+    (problem,) = fabric.first.backend.problems
+    assert "holds program their_filter, not kp_xdp: packets that come in by eth0 are served by tc" in problem
+    assert speak(fabric, 4) == INGRESS[4]

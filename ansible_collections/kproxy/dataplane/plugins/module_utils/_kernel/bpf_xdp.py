@@ -143,7 +143,7 @@ class XdpHooks:
         """Attach where the program is missing (`swap`: everywhere), detach where it does not belong.
 
         constants: of the program, the mode apart. found: (index, hardware type) by name.
-        Raises OSError and ForeignProgram for what is no fault of a device.
+        Raises OSError where the maps cannot be written; what goes wrong with a device is in `problems`.
         """
         if swap:
             self.close()
@@ -197,12 +197,15 @@ class XdpHooks:
         elif held is not None:
             self._remove(held, index)
         for mode in modes:
-            program = self._program(maps, mode)
             try:
+                program = self._program(maps, mode)
                 bpf_link.adopt_or_create(
                     self._pin(mode, index), program, partial(_attach_to_device, index, _FLAGS[mode])
                 )
                 return mode
+            except bpf_link.ForeignProgram as error:
+                self.problems[name] = "%s: packets that come in by %s are served by tc" % (error, name)
+                return ""
             except OSError as error:
                 if error.errno == errno.ENODEV:
                     return ""

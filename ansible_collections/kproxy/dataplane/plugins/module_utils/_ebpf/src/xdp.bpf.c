@@ -19,7 +19,7 @@ enum mode {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 256);
+	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, __u32);
 } xdp_links SEC(".maps");
