@@ -66,6 +66,7 @@ def test_slots(
         del held[key]
     for key, value, _comment in change.adds:
         assert key not in held
+        assert isinstance(value, bytes)
         held[key] = value
     assert held == slots(*after)
 
