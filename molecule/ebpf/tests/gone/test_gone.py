@@ -8,7 +8,8 @@ from testinfra.host import Host
 
 
 def test_no_pin_is_left(host: Host) -> None:
-    assert host.check_output("ls /sys/fs/bpf") == ""
+    # The kernel itself may put two files there, for looking at.
+    assert set(host.check_output("ls /sys/fs/bpf").split()) <= {"maps.debug", "progs.debug"}
 
 
 def test_no_program_is_left_on_the_cgroup(host: Host) -> None:

@@ -53,7 +53,6 @@ _FRONTEND = struct.Struct("=IIIIBBBB")
 _SLOT = struct.Struct("=II")
 _ENDPOINT_TAIL = struct.Struct("!HBB")
 _SETTINGS = struct.Struct("=QII4s16sI")
-_PIN = struct.Struct("=Q")
 
 #: Bytes of struct table before its entries: the digest of what the table was made from.
 TABLE_HEAD = 8
@@ -157,19 +156,6 @@ def unpack_endpoint(data: bytes) -> tuple[bytes, int, int]:
 def member_key(set_id: int, endpoint_data: bytes) -> bytes:
     """Return a key of members4/6: the set and the endpoint without its flags."""
     return struct.pack("=I", set_id) + endpoint_data[:-2] + b"\0\0"
-
-
-def pin_key(client: bytes, service: int) -> bytes:
-    """Return a key of affinity4/6."""
-    return client + struct.pack("=I", service)
-
-
-def unpack_pin(key: bytes, value: bytes) -> tuple[bytes, int, int, bytes]:
-    """Return (client, service number, last seen in ns of CLOCK_MONOTONIC, endpoint without flags)."""
-    width = len(key) - 4
-    service, = struct.unpack("=I", key[width:])
-    seen, = _PIN.unpack_from(value)
-    return key[:width], service, seen, value[8:8 + width + 4]
 
 
 def prefix_key(length: int, address: bytes) -> bytes:

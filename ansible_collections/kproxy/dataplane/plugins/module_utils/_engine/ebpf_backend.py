@@ -80,7 +80,6 @@ class EbpfBackend:
                 options.forwarding)  # fmt: skip
             self.options = options._replace(forwarding=SNAT)
         self._refusal_problem = ""
-        self.closed_sockets = 0
         self._families = families
         self._nftables = NftablesBackend(families, nft)
         self._shared = False
@@ -215,7 +214,7 @@ class EbpfBackend:
         if plan.share is not None:
             self._nftables.commit(plan.share)
         if plan.departures and self._rules is not None:
-            self.closed_sockets += end_departed(self.plane, self.books, self._rules)
+            end_departed(self.plane, self.books, self._rules)
             self._swept = True
 
     def _follow_cluster_ips(self, plan: EbpfPlan) -> None:

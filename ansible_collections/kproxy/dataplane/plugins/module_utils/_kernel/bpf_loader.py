@@ -116,11 +116,11 @@ class MapSet:
         self.created.clear()
 
 
-def load_programs(parsed: ObjectFile, maps: MapSet, constants: Mapping[str, int],
-                  only: set[str] | None = None) -> dict[str, int]:
-    """Load the programs of an object (all, or the sections in `only`); return descriptors by section name.
+def load_programs(parsed: ObjectFile, maps: MapSet, constants: Mapping[str, int]) -> dict[str, int]:
+    """Load the programs of an object; return descriptors by section name, which the caller owns.
 
     `constants` sets variables of .rodata, which is frozen before loading, so that the verifier removes dead branches.
+    Raises VerifierError with the program's name and the end of the verifier's log, or OSError; nothing stays loaded.
     """
     descriptors = {name: opened.fd for name, opened in maps.maps.items()}
     loaded: dict[str, int] = {}
@@ -132,9 +132,9 @@ def load_programs(parsed: ObjectFile, maps: MapSet, constants: Mapping[str, int]
             bpf.map_update(descriptors[RODATA], bytes(4), data)
             bpf.map_freeze(descriptors[RODATA])
         for program in parsed.programs:
-            if only is None or program.section in only:
-                loaded[program.section] = bpf.program_load(program.name, program.kind, program.attach_type,
-                                                           program.linked(descriptors), parsed.license)
+            loaded[program.section] = bpf.program_load(
+                program.name, program.kind, program.attach_type, program.linked(descriptors), parsed.license
+            )
     except OSError:
         for descriptor in loaded.values():
             os.close(descriptor)
