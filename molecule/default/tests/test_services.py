@@ -20,11 +20,7 @@ from testinfra.host import Host
 ROOT = Path(__file__).resolve().parents[3]
 # Other scenarios run these tests on manifests of their own.
 SERVICES = Path(os.environ.get("KPROXY_SERVICES") or ROOT / "examples/services")
-OBJECTS = [
-    document
-    for path in sorted(SERVICES.glob("*.yaml"))
-    for document in yaml.safe_load_all(path.read_text())
-]
+OBJECTS = [document for path in sorted(SERVICES.glob("*.yaml")) for document in yaml.safe_load_all(path.read_text())]
 NODES = {item["metadata"]["name"]: item for item in OBJECTS if item["kind"] == "Node"}
 DIAL = "python3 /opt/kproxy-lab/dial.py"
 # With 60 even draws from three endpoints, one stays undrawn in fewer than one run of ten thousand million.

@@ -37,7 +37,6 @@ def test_settings_of_no_namespace_hold(host: Host) -> None:
     assert host.sysctl("net.netfilter.nf_conntrack_max") >= 131072
     assert host.sysctl("net.ipv4.ip_forward") == 1
     assert host.sysctl("net.ipv6.conf.all.forwarding") == 1
-    assert "30000-32767" in host.file("/proc/sys/net/ipv4/ip_local_reserved_ports").content_string
 
 
 def test_the_dataplane_is_the_one_asked_for(host: Host) -> None:
