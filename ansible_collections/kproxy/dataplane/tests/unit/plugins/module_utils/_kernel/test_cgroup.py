@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -47,9 +46,7 @@ def test_a_host_without_cgroup2_is_told_what_to_do(tmp_path: Path, text: str) ->
         mount_point(str(tmp_path / "mountinfo"))
 
 
-def test_a_directory_that_was_chosen_is_opened(tmp_path: Path) -> None:
-    descriptor = open_directory(str(tmp_path))
-    try:
-        assert os.path.samestat(os.fstat(descriptor), os.stat(tmp_path))
-    finally:
-        os.close(descriptor)
+def test_a_chosen_directory_that_is_no_cgroup_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(NoCgroup2, match="is no cgroup2 directory") as caught:
+        open_directory(str(tmp_path))
+    assert str(tmp_path) in str(caught.value)
