@@ -144,7 +144,7 @@ def build_service(service: Service, slices: Sequence[EndpointSlice], view: NodeV
                     frontends[row.key] = row
                 # An address of the Service that is its cluster IP as well stays that.
                 frontends[key] = cluster_ip_row
-    return BuiltService(tuple(frontends.values()), tuple(ports))
+    return _make(BuiltService, (tuple(frontends.values()), tuple(ports)))
 
 
 def _build_port(service: Service, port: ServicePort, family: int, found: Candidates, view: NodeView) -> BuiltPort:

@@ -145,9 +145,11 @@ class ServiceTable:
     def _claim(self, row: Frontend, service: ServiceKey, before: dict[FrontendKey, Frontend | None]) -> None:
         key = row.key
         holder = self.frontends.get(key)
-        claims = self._claims.get(key)
+        claims = self._claims.get(key) if self._claims else None
         if claims is None:
-            if service not in self._others and (holder is None or holder.service_port[:2] == service):
+            if (not self._others or service not in self._others) and (
+                holder is None or holder.service_port[:2] == service
+            ):
                 if row is not holder:
                     before.setdefault(key, holder)
                     self.frontends[key] = row
