@@ -27,6 +27,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import mount_point
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert, parse
+from tests.packets.ebpf.fabric import pass_program
 from tests.packets.ebpf.test_packet_path import CLUSTER_IP, NODE, POD, World
 
 ROOT = Path(__file__).parents[2]
@@ -230,6 +231,39 @@ def test_info_reads_back_what_is_there(host: Host) -> None:
     host.ebpf(SERVICE, slice_of())
     assert not host.forwards()
     assert host.run("bpf_info")["reasons"]["no-endpoint"] >= 1
+
+
+def test_xdp_and_forwarding_are_changed_once_and_read_back(host: Host) -> None:
+    local = slice_of(POD[4])
+    local["endpoints"][0]["nodeName"] = "n1"
+    objects = SERVICE, local
+    host.ebpf(*objects)
+    options: dict[str, Any] = {"xdp": "generic", "xdp_devices": ["up*"], "forwarding": "dsr-ipip"}
+    assert host.ebpf(*objects, check=True, **options)["changed"]
+    assert host.run("bpf_info")["xdp"]["devices"] == {}
+    result = host.ebpf(*objects, **options)
+    assert (result["changed"], result["problems"]) == (True, [])
+    assert not host.ebpf(*objects, **options)["changed"]
+    info = host.run("bpf_info")
+    assert (info["xdp"]["devices"], info["forwarding"]) == ({"up0": "generic"}, "dsr-ipip")
+    assert host.forwards()
+    assert host.run("bpf_info")["xdp"]["packets"]["by-tc"] > 0
+
+    # Somebody else's program: warned about, left alone, and no reason to change anything with every run.
+    host.ebpf(*objects)
+    assert host.run("bpf_info")["xdp"]["devices"] == {}
+    foreign = pass_program("their_filter")
+    with host.world.node.entered():
+        link = bpf.link_create(foreign, socket.if_nametoindex("up0"), 37, 1 << 1)
+    os.close(foreign)
+    result = host.ebpf(*objects, **options)
+    assert [problem for problem in result["problems"] if "up0 is held by another program, their_filter" in problem]
+    assert len(result["warnings"]) == len(result["problems"]) == 1
+    assert not host.ebpf(*objects, **options)["changed"]
+    assert host.forwards()
+    os.close(link)
+    assert host.ebpf(*objects, **options)["changed"]
+    assert host.run("bpf_info")["xdp"]["devices"] == {"up0": "generic"}
 
 
 def test_one_bad_object_costs_only_itself(host: Host) -> None:

@@ -167,6 +167,21 @@ def test_one_client_port_through_two_frontends(family: int, way: str, both: tupl
     assert pair.sent_on(direct_syn) == direct_syn
 
 
+@pytest.mark.parametrize("way", DSR)
+def test_endpoints_outside_the_pod_ranges_are_masqueraded(
+    family: int, way: str, both: tuple[Programs, Programs]
+) -> None:
+    """A database elsewhere, behind a Service without a selector: nobody there would read what is added."""
+    pair = Pair(family, way, both)
+    place = pair.place
+    ranges = pair.dialled.maps[f"pod_cidrs{family}"]
+    ranges.delete(list(ranges.dump()))
+    start = 12 if family == 4 else 8
+    sent = pair.sent_on(frames.tcp(place.client, 40000, pair.frontend, 80))
+    assert sent[start : start + len(packed(place.node))] == packed(place.node)
+    assert pair.dialled.reason("dsr-masqueraded") == 1
+
+
 def test_the_segment_size_leaves_room_for_the_tunnel(family: int, both: tuple[Programs, Programs]) -> None:
     pair = Pair(family, "tunnel", both)
     place = pair.place

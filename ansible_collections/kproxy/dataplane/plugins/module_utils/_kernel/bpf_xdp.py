@@ -47,6 +47,7 @@ _PORT_OF_ANOTHER = 0x800  # IFF_SLAVE
 _RTM_GETLINK = 18
 _IFINFOMSG = struct.Struct("=BxHiII")
 _IFLA_XDP, _IFLA_XDP_PROGRAM = 43, 4
+_SERVED = "packets that come in by %s are served by tc"
 
 
 class XdpOptions(NamedTuple):
@@ -130,12 +131,16 @@ class XdpHooks:
         A device that somebody else's program holds is left to it, so nothing would change there either.
         """
         wanted, held = self._wanted(found), self.pinned()
-        if set(held) - set(wanted.values()):
-            return False
-        return all(
-            held[index] in self.options.modes(self._driver(name, index).name) if index in held else program_on(index)
-            for name, index in wanted.items()
-        )
+        right = not set(held) - set(wanted.values())
+        for name, index in wanted.items():
+            if index in held:
+                right = right and held[index] in self.options.modes(self._driver(name, index).name)
+            else:
+                holder = program_on(index)
+                right = right and bool(holder)
+                if holder:
+                    self.problems[name] = _held_by(name, holder)
+        return right
 
     def follow(
         self, maps: MapSet, constants: Mapping[str, int], found: Mapping[str, tuple[int, int]], swap: bool
@@ -231,18 +236,20 @@ def _attach_to_device(index: int, flags: int, program: int) -> int:
     return bpf.link_create(program, index, _ATTACH_TYPE, flags)
 
 
+def _held_by(name: str, holder: int) -> str:
+    try:
+        descriptor = bpf.program_by_number(holder)
+    except OSError:
+        title = ""
+    else:
+        title = bpf.program_info(descriptor).name
+        os.close(descriptor)
+    return "the XDP hook of %s is held by another program, %s (id %d): %s until it is detached" % (
+        name, title or "without a name", holder, _SERVED % name)  # fmt: skip
+
+
 def _explain(name: str, index: int, mode: str, error: OSError) -> str:
-    served = "packets that come in by %s are served by tc" % name
     holder = program_on(index)
     if error.errno in (errno.EBUSY, errno.EEXIST) and holder:
-        try:
-            descriptor = bpf.program_by_number(holder)
-        except OSError:
-            return "the XDP hook of %s is held by another program (id %d): %s" % (name, holder, served)
-        try:
-            title = bpf.program_info(descriptor).name
-        finally:
-            os.close(descriptor)
-        return "the XDP hook of %s is held by another program, %s (id %d): %s until it is detached" % (
-            name, title or "without a name", holder, served)  # fmt: skip
-    return "%s takes no %s XDP program (%s): %s" % (name, mode, error.strerror, served)
+        return _held_by(name, holder)
+    return "%s takes no %s XDP program (%s): %s" % (name, mode, error.strerror, _SERVED % name)

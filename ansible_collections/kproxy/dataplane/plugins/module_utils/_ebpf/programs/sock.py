@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 COMPILER = "clang 14"
-SOURCE_SHA256 = "40e69248da66881bdde2348712d5606d91cc41f7efc903536696d29256334697"
+SOURCE_SHA256 = "ea1064bc989382d8b825767367520b58d5342e615bf6cd27a5289ef45ada7b51"
 OBJECT = """
 c-rlK4|r6^b?@Dkge3kLA&@Kt*en0RD;eZnX|)J!Y+(=vTShVnMK~p^WwjthLRz#dTLPy6$4)VI-iMukJerpXjBB-ZUB1+*^;%v~(lnutlTyDn
 PmTRt-dD%vd+|%@_oXTAv#mFC=Qn$2&fdG)mB4oMSX+DVoH=*SpE+}8&YZc+XB(R~x?L_qeq6@C8dk~r483CAH{g3I!#rCmU@zmL;a#Hk<s4Bi

@@ -74,6 +74,13 @@ INLINE enum client NAME(client_of)(__u32 link, const struct settings *node, cons
 	return bpf_map_lookup_elem(&NAME(pod_cidrs), &key) ? CLIENT_POD : CLIENT_OUTSIDER;
 }
 
+INLINE bool NAME(in_pod_range)(const struct NAME(addr) *addr)
+{
+	struct NAME(prefix_key) key = { .prefix = 32 * WORDS, .addr = *addr };
+
+	return bpf_map_lookup_elem(&NAME(pod_cidrs), &key);
+}
+
 INLINE bool NAME(in_service_range)(const struct NAME(addr) *addr)
 {
 	struct NAME(prefix_key) key = { .prefix = 32 * WORDS, .addr = *addr };
@@ -330,6 +337,9 @@ INLINE __u32 NAME(open_flow)(void *ctx, __u32 link, const struct NAME(packet) *p
 		if (chosen.flags & ENDPOINT_LOCAL) {
 			/* Its answers come through here anyway. */
 			masquerade = false;
+		} else if (!NAME(in_pod_range)(&chosen.addr)) {
+			/* Perhaps no node of the cluster has it, and then nobody would read what is added. */
+			count_reason(REASON_DSR_MASQUERADED);
 		} else if (NAME(port_in_use)(p, forward)) {
 			/* Another port for the client would be unknown to the endpoint's node. */
 			forward->sport = snat_port();
