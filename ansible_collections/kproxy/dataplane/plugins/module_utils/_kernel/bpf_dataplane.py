@@ -352,7 +352,10 @@ class Dataplane:
         found = {}
         folder = os.path.join(self.directory, "links")
         for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-            link = bpf.get_pinned(os.path.join(folder, name))
+            try:
+                link = bpf.get_pinned(os.path.join(folder, name))
+            except FileNotFoundError:  # removed since it was listed
+                continue
             try:
                 info = bpf.link_info(link)
                 program = bpf.program_by_number(info.program)
