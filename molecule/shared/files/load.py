@@ -17,6 +17,9 @@ import time
 
 # Long enough for a busy machine; a packet lost on the way is sent again within it.
 SECONDS = 5.0
+# As many as a busy client makes. Without a pause the ephemeral ports come round within netfilter's memory of ended
+# connections, which renames ports then.
+PAUSE_SECONDS = 0.02
 CLONE_NEWNET = 0x40000000
 
 
@@ -48,6 +51,7 @@ def main(namespace: str, path: str, *targets: str) -> None:
                 answered += 1
             except OSError as error:
                 failed.append(f"{time.strftime('%H:%M:%S')} {address}:{port}: {error!r}")
+            time.sleep(PAUSE_SECONDS)
             if number % 50 == 0:
                 write(path, answered, failed)
     except Ended:
