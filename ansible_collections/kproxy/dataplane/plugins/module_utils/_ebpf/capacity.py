@@ -25,21 +25,21 @@ _MIB = 1 << 20
 class CapacityError(Exception):
     """The entries do not fit. Nothing was written."""
 
-    def __init__(self, lacking: Iterable[tuple[str, int, int]]) -> None:
+    def __init__(self, lacking: Iterable[tuple[str, int, int]], reason: str = "") -> None:
         self.lacking = list(lacking)
-        super().__init__("; ".join("map %s needs %d entries and has room for %d" % item for item in self.lacking))
+        entries = "; ".join("map %s needs %d entries and has room for %d" % item for item in self.lacking)
+        super().__init__(reason or entries)
 
 
 class TableMemoryError(CapacityError):
     """The Maglev tables would take more memory than is allowed. Nothing was written."""
 
     def __init__(self, sets: int, table_size: int, needed: int, allowed: int) -> None:
-        Exception.__init__(
-            self,
+        super().__init__(
+            (),
             "Maglev tables of %d entries for %d endpoint sets need %d MiB of kernel memory, %d MiB are allowed: "
             "choose a smaller table size or allow more (maglevMemory)" % (table_size, sets, needed, allowed),
         )
-        self.lacking = []
         self.needed = needed
 
 

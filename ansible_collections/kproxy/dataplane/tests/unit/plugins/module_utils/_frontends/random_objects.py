@@ -104,7 +104,7 @@ class RandomCluster:
 
     def _slice(self, service: str, number: int, family: str) -> dict[str, Any]:
         choose = self._random
-        endpoints = [self._endpoint(family) for _ in range(choose.choice([0, 1, 2, 3, 5]))]
+        endpoints = [self._endpoint(family) for _number in range(choose.choice([0, 1, 2, 3, 5]))]
         by_address = {endpoint["addresses"][0]: endpoint for endpoint in endpoints}
         labels = {"kubernetes.io/service-name": service}
         if choose.random() < 0.05:
@@ -205,7 +205,7 @@ class RandomChanges:
         """Return the objects that are new or changed and (kind, name) of those that are gone; self.objects follows."""
         changed: dict[tuple[str, str], dict[str, Any]] = {}
         gone: list[tuple[str, str]] = []
-        for _ in range(self._random.choice([1, 1, 2, 5])):
+        for _number in range(self._random.choice([1, 1, 2, 5])):
             index = self._random.randrange(self._services)
             action = self._random.choice(["whole", "service", "slices", "slices", "delete", "node", "cidr"])
             fresh: list[dict[str, Any]] = []

@@ -37,7 +37,7 @@ def test_table_agrees_with_kube_proxys_rules(seed: int) -> None:
     manifests = cluster.manifests()
     pods = choose.choice([0, 1, None])
     zone = choose.choice(["", "a", "b"])
-    everywhere, masquerade_all, cidr_known = (choose.random() < 0.3 for _ in range(3))
+    everywhere, masquerade_all, cidr_known = (choose.random() < 0.3 for _setting in range(3))
     table = ServiceTable(
         ProxyConfig.from_mapping(
             {

@@ -76,7 +76,7 @@ def test_the_same_again_is_a_count_told_at_the_second_time_and_then_rarely() -> 
     assert isinstance(second, Count)
     assert second.path == f"{first.path}/{first.body['metadata']['name']}"
     assert second.body["series"]["count"] == 2
-    told = [world.decide(after=5) for _ in range(int(TELL_SECONDS / 5))]
+    told = [world.decide(after=5) for _again in range(int(TELL_SECONDS / 5))]
     assert [one.body["series"]["count"] for one in told if isinstance(one, Count)] == [2 + len(told)]
     assert Nothing(True) not in told
     assert isinstance(world.decide(after=FORGET_SECONDS), Create)
