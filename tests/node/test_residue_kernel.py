@@ -58,7 +58,7 @@ class Namespace:
         code = (
             "import types\n"
             "from ansible_collections.kproxy.dataplane.plugins.modules import safeguard\n"
-            "options = dict(node_ports=[], units=[], node_name='', kubelet_kubeconfig='')\n"
+            "options = dict(restore=True, node_ports=[], units=[], node_name='', kubelet_kubeconfig='')\n"
             "print(safeguard.build_script(types.SimpleNamespace(params=options)), end='')\n"
         )
         done = subprocess.run(

@@ -190,7 +190,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._cli.client import DaemonDown, Refused, ask
-from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import NODE_PORT, PASS
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import NODE_PORT, PASS, REJECT
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import LocalAddress, local_addresses
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack import Conntrack
@@ -200,6 +200,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe import outcome
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.choice import Goal, choose
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.dial import (
+    SENT,
     DialError,
     ProtocolMissing,
     burst,
@@ -222,6 +223,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.module_o
 )
 
 NAMESPACES = "/run/netns"
+REFUSAL_ATTEMPTS = 3
 
 # Answers for one packet, as a trace: verdict, reason, endpoints.
 Trace = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -278,6 +280,23 @@ def meet(goal: Goal, namespace: str, count: int, timeout: float) -> list[Met]:
         return found
 
 
+def meet_refusals(goal: Goal, namespace: str, count: int, timeout: float) -> list[Met]:
+    """The same where UDP should be refused: what met nothing is tried again, one after the other.
+
+    The refusal is an ICMP error, and of these a kernel sends few to one destination: after a burst of six, one in
+    net.ipv4.icmp_ratelimit milliseconds (a second by default; icmp(7)). Raises DialError.
+    """
+    found = []
+    for first in meet(goal, namespace, count, timeout):
+        last = first
+        for _attempt in range(REFUSAL_ATTEMPTS):
+            if last.endpoint or last.result != SENT:
+                break
+            (last,) = meet(goal, namespace, 1, timeout)
+        found.append(last)
+    return found
+
+
 def probe(module: AnsibleModule, goal: Goal, namespace: str, trace: Trace, own: set[str]) -> dict[str, Any]:
     """Dial one address from one client and compare, all but the spread. Raises DialError."""
     options = module.params
@@ -288,7 +307,8 @@ def probe(module: AnsibleModule, goal: Goal, namespace: str, trace: Trace, own: 
     expected = trace(packet)
     for_spread = bool(options["spread"]) and outcome.spreads(goal, expected)
     count = max(options["connections"], options["spread"] if for_spread else 0)
-    met = meet(goal, namespace, count, options["timeout"])
+    dial = meet_refusals if goal.protocol == "UDP" and expected["verdict"] == REJECT else meet
+    met = dial(goal, namespace, count, options["timeout"])
     return {
         "client": namespace or "node",
         "kind": goal.kind,
