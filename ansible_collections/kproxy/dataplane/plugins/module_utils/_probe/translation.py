@@ -52,16 +52,14 @@ def led(table: Conntrack, connection: Connection, peers: Mapping[End, End]) -> L
         KernelError: connection tracking does not answer.
     """
     dialled = (connection.address, connection.port)
-    answer = _answer(table, connection, dialled)
-    if answer is not None:
-        answering = (format_address(answer.source), answer.source_port)
-        if answering != dialled:
-            return _led(*answering, format_address(answer.destination))
+    # The socket first: what connection tracking has for the address dialled may be of an earlier one by nftables.
     peer = peers.get((connection.source, connection.source_port), dialled)
-    if peer == dialled:
-        return Led()
     answer = _answer(table, connection, peer)
-    return _led(*peer, "" if answer is None else format_address(answer.destination))
+    if peer != dialled:
+        return _led(*peer, "" if answer is None else format_address(answer.destination))
+    if answer is None or (format_address(answer.source), answer.source_port) == dialled:
+        return Led()
+    return _led(format_address(answer.source), answer.source_port, format_address(answer.destination))
 
 
 def _led(address: str, port: int, seen: str) -> Led:
