@@ -52,8 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         absent_groups=options.absent_group,
         hosts=options.host,
     )
+    # Before it listens: whoever is told that it is ready must not find it without its objects.
+    for manifest in load(options.manifests):
+        server.api.apply(manifest)
     with server:
-        server.apply(*load(options.manifests))
         ready = {"url": server.url, "ca": str(options.data / "pki" / "ca.crt")}
         for user in ("admin", KUBE_PROXY):
             path = options.data / f"{user.rpartition(':')[2]}.kubeconfig"
