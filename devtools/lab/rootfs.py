@@ -80,7 +80,10 @@ def bootstrap(release: str, root: Path, packages: Sequence[str]) -> None:
     proxy = subprocess.run(["apt-config", "dump", "Acquire"], capture_output=True, text=True, check=False).stdout
     inherited = [line for line in proxy.splitlines() if re.match(r'Acquire::https?::Proxy "', line)]
     options = [f"--aptopt={line}" for line in ["Acquire::Retries 5;", *inherited]]
-    mirror = (mirrors(text) or ["http://deb.debian.org/debian"])[0]
+    archives = mirrors(text)
+    if not archives:
+        raise LabError("apt's sources name no Debian archive: add one, the nodes are built from it")
+    mirror = archives[0]
     include = f"--include={','.join(packages)}"
     # Its mounts below the tree must go with it, also when it is killed: the next run removes the tree.
     own_mounts = ["unshare", "--mount"]
