@@ -6,15 +6,10 @@ ones to `new`, so the answer tells whose rules a connection went through. It als
 
 from __future__ import annotations
 
-import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,8 +17,8 @@ import pytest
 from ansible_collections.kproxy.dataplane.plugins.modules import nftables
 from devtools.conformance.netns import NetworkNamespace
 from devtools.kube_proxy import rules
+from tests.packets.module_run import run_module
 
-ROOT = Path(__file__).parents[2]
 OUTSIDER, POD, OLD, NEW = "203.0.113.7", "10.244.1.9", "10.244.2.21", "10.244.3.21"
 LEAVES = {"outside": OUTSIDER, "pod": POD, "old": OLD, "new": NEW}
 NODE = "192.0.2.11"
@@ -118,17 +113,7 @@ class World:
 
     def module(self, name: str, **options: Any) -> dict[str, Any]:
         """Run a module of the collection on the node."""
-        done = subprocess.run(
-            [sys.executable, "-m", f"ansible_collections.kproxy.dataplane.plugins.modules.{name}"],
-            input=json.dumps({"ANSIBLE_MODULE_ARGS": options}),
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            preexec_fn=self.node.joiner(),
-        )
-        result: dict[str, Any] = json.loads(done.stdout)
-        return result
+        return run_module(name, options, self.node.joiner())
 
     def nftables(self, known: list[dict[str, Any]], canary: dict[str, Any] | None) -> bool:
         """Do on the node what the module does; return whether anything changed."""

@@ -6,21 +6,17 @@ rules translate the service to `old`, ours to `new`, so the answer tells whose r
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devtools.conformance.netns import NetworkNamespace
+from tests.packets.module_run import run_module
 
-ROOT = Path(__file__).parents[2]
 SERVICE = ("10.96.70.2", 443)
 ADDRESSES = {"client": "203.0.113.7", "old": "10.244.2.21", "new": "10.244.3.21"}
 ENDPOINT_PORT = 8443
@@ -126,17 +122,7 @@ class World:
 
     def module(self, name: str, **options: Any) -> dict[str, Any]:
         """Run a module of the collection on the node."""
-        done = subprocess.run(
-            [sys.executable, "-m", f"ansible_collections.kproxy.dataplane.plugins.modules.{name}"],
-            input=json.dumps({"ANSIBLE_MODULE_ARGS": options}),
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            preexec_fn=self.node.joiner(),
-        )
-        result: dict[str, Any] = json.loads(done.stdout)
-        return result
+        return run_module(name, options, self.node.joiner())
 
     def close(self) -> None:
         for listener in self.listeners:
