@@ -23,15 +23,26 @@ from devtools.stages import STAGES, Stage, Work
 COUNT = re.compile(r"\b(\d+) (passed|failed|skipped|xfailed|xpassed|errors?)\b")
 TAIL_CHARACTERS = 4096
 
+# What names a failure in the output of pytest, Ansible, molecule and the compilers; colours and frames go first.
+DECORATION = re.compile(r"\x1b\[[0-9;]*m|^[\s│]+")
+TELLING = re.compile(
+    r"^(FAILED|ERROR) |^E {3}|(fatal|failed): \[|\[ERROR\]|^(ERROR|CRITICAL)\b|\berror: |^dev [a-z]+: "
+)
+TOLD_LINES, LAST_LINES = 30, 12
+
 
 @dataclass(frozen=True)
 class Result:
-    """How a stage ended: whether all its commands ended with 0, the tests they counted, and how long it took."""
+    """How a stage ended: whether all its commands ended with 0, the tests they counted, and how long it took.
+
+    failures: for each command that failed, itself and what of its output tells why.
+    """
 
     stage: str
     passed: bool
     counts: Counter[str]
     seconds: float
+    failures: tuple[str, ...] = ()
 
 
 def count_line(text: str) -> str:
@@ -46,6 +57,14 @@ def counted(text: str) -> Counter[str]:
     for number, outcome in COUNT.findall(count_line(text)):
         counts["failed" if outcome.startswith("error") else outcome] += int(number)
     return counts
+
+
+def telling(text: str) -> list[str]:
+    """Return the lines that name failures, the first of them if they are many; the last lines if there are none."""
+    lines = [DECORATION.sub("", DECORATION.sub("", line)).rstrip() for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    named = list(dict.fromkeys(line for line in lines if TELLING.search(line)))
+    return named[:TOLD_LINES] or lines[-LAST_LINES:]
 
 
 class Lines:
@@ -74,9 +93,14 @@ class Lines:
             self.say("")
 
 
-def run_work(work: Work, lines: Lines) -> tuple[bool, Counter[str]]:
-    """Run one command, passing on its output as it comes; returns whether it ended with 0 and the tests it counted."""
-    lines.say("$ " + " ".join(os.path.relpath(word) if word.startswith("/") else word for word in work.command))
+def shown(work: Work) -> str:
+    """Return a command as one would type it from here."""
+    return "$ " + " ".join(os.path.relpath(word) if word.startswith("/") else word for word in work.command)
+
+
+def run_work(work: Work, lines: Lines) -> tuple[bool, str]:
+    """Run one command, passing on its output as it comes; returns whether it succeeded and all it printed."""
+    lines.say(shown(work))
     process = subprocess.Popen(
         work.command,
         cwd=work.folder,
@@ -88,38 +112,43 @@ def run_work(work: Work, lines: Lines) -> tuple[bool, Counter[str]]:
         errors="replace",
     )
     assert process.stdout is not None
-    tail = ""
+    printed = []
     for line in process.stdout:
         lines.write(line)
-        tail = (tail + line)[-TAIL_CHARACTERS:]
+        printed.append(line)
     lines.flush()
-    idle = bool(work.nothing_done) and work.nothing_done in tail
-    if idle:
-        lines.say("dev test: this command checked nothing")
-    return process.wait() == 0 and not idle, counted(tail)
+    if work.nothing_done and work.nothing_done in "".join(printed):
+        printed.append("dev test: this command checked nothing\n")
+        lines.write(printed[-1])
+        process.wait()
+        return False, "".join(printed)
+    return process.wait() == 0, "".join(printed)
 
 
 def run_stage(stage: Stage, lines: Lines) -> Result:
     """Run all commands of a stage, also after one failed. A stage that counts no tests counts as one itself."""
     lines.say(f"=== {stage.what} ===")
-    begin, passed, counts = time.monotonic(), True, Counter[str]()
+    begin, passed, counts, failures = time.monotonic(), True, Counter[str](), list[str]()
     try:
         works = stage.works()
         passed = bool(works)
         if not works:
             lines.say(f"dev test: stage {stage.name} found nothing to run")
         for work in works:
-            succeeded, tests = run_work(work, lines)
+            succeeded, printed = run_work(work, lines)
             passed &= succeeded
-            counts += tests
+            counts += counted(printed[-TAIL_CHARACTERS:])
+            if not succeeded:
+                failures.append("\n  ".join([shown(work), *telling(printed)]))
     except (BootstrapError, OSError, subprocess.CalledProcessError) as error:
         lines.say(f"dev test: {error}")
+        failures.append(f"{error}")
         passed = False
     if not counts:
         counts["passed" if passed else "failed"] = 1
     elif not passed and not counts["failed"]:
         counts["failed"] = 1
-    result = Result(stage.name, passed, counts, time.monotonic() - begin)
+    result = Result(stage.name, passed, counts, time.monotonic() - begin, tuple(failures))
     lines.say(f"=== {'ok' if passed else 'FAILED'} after {result.seconds:.0f} s ===")
     return result
 
@@ -149,9 +178,15 @@ def described(counts: Counter[str]) -> str:
 
 
 def summary(results: Sequence[Result], seconds: float) -> str:
-    """Return the table of stages and the closing line, in pytest's form; seconds: how long all took together."""
+    """Return what failed and why, the table of stages, and the closing line in pytest's form.
+
+    The reasons stand at the end, since many a place that runs this keeps only the last lines. seconds: how long all
+    took together.
+    """
     width = max(len(result.stage) for result in results)
     rows = []
+    for result in results:
+        rows += [f"{result.stage}: {failure}\n" for failure in result.failures]
     for result in results:
         verdict = "ok" if result.passed else "FAILED"
         rows.append(f"{result.stage:<{width}}  {verdict:<6}  {result.seconds:7.1f} s  {described(result.counts)}")

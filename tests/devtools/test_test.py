@@ -60,12 +60,31 @@ def test_a_command_that_checked_nothing_fails() -> None:
     assert not run_stage(Stage("name", "what", lambda: [idle]), LINES).passed
 
 
+TOLD = [
+    # name             printed                                                     what tells why
+    ("pytest",         "a\nE   assert 1\nFAILED t.py::test\nb",                     ["E   assert 1", "FAILED t.py::test"]),
+    ("framed colours", "  \x1b[2m│\x1b[0m \x1b[31mfatal: [cp-1]: FAILED!\x1b[0m\n", ["fatal: [cp-1]: FAILED!"]),
+    ("nothing named",  "one\n\ntwo\n",                                             ["one", "two"]),
+    ("said twice",     "[ERROR]: Task failed\n[ERROR]: Task failed\n",              ["[ERROR]: Task failed"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("printed", "told"), [row[1:] for row in TOLD], ids=[row[0] for row in TOLD])
+def test_a_failed_command_tells_why(printed: str, told: list[str]) -> None:
+    work = script(f"print({printed!r}); raise SystemExit(1)")
+    (failure,) = run_stage(Stage("name", "what", lambda: [work]), LINES).failures
+    assert [line.strip() for line in failure.splitlines()[1:]][-len(told) :] == told
+
+
 def test_summary_closes_like_pytest() -> None:
     results = [
         Result("unit", True, Counter(passed=10, skipped=1), 1.5),
-        Result("molecule", False, Counter(failed=1, passed=2), 60.0),
+        Result("molecule", False, Counter(failed=1, passed=2), 60.0, ("$ molecule\n  fatal: [cp-1]",)),
     ]
     assert summary(results, 60.2).splitlines() == [
+        "molecule: $ molecule",
+        "  fatal: [cp-1]",
+        "",
         "unit      ok          1.5 s  10 passed, 1 skipped",
         "molecule  FAILED     60.0 s  1 failed, 2 passed",
         "=== 1 failed, 12 passed, 1 skipped in 60.20s ===",
