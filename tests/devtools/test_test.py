@@ -62,7 +62,7 @@ def test_a_command_that_checked_nothing_fails() -> None:
 
 TOLD = [
     # name             printed                                                     what tells why
-    ("pytest",         "a\nE   assert 1\nFAILED t.py::test\nb",                     ["E   assert 1", "FAILED t.py::test"]),
+    ("pytest",         "a\nE   assert 1\nFAILED t::test\nb",                        ["E   assert 1", "FAILED t::test"]),
     ("framed colours", "  \x1b[2m│\x1b[0m \x1b[31mfatal: [cp-1]: FAILED!\x1b[0m\n", ["fatal: [cp-1]: FAILED!"]),
     ("nothing named",  "one\n\ntwo\n",                                             ["one", "two"]),
     ("said twice",     "[ERROR]: Task failed\n[ERROR]: Task failed\n",              ["[ERROR]: Task failed"]),

@@ -228,6 +228,20 @@ def test_what_is_right_passes(world: World) -> None:
         assert ("hairpin" in row["judged"]) == (row["client"] != "node")
 
 
+def test_source_ports_that_several_destinations_share(world: World) -> None:
+    """A client's port serves each destination anew, also while a connection of before is in TIME-WAIT."""
+    objects = web(externalIPs=[f"203.0.113.{number}" for number in range(10, 20)])
+    world.program(objects)
+    before = world.pods["p1"].run(["sysctl", "-n", "net.ipv4.ip_local_port_range"]).split()
+    world.pods["p1"].sysctl("ipv4.ip_local_port_range", "40000 40003")
+    try:
+        seen = world.probe(objects, clients=("p1",), connections=2)
+    finally:
+        world.pods["p1"].sysctl("ipv4.ip_local_port_range", " ".join(before))
+    assert seen["failures"] == []
+    assert len({row["address"] for row in seen["results"] if row["client"] != "node"}) > 4
+
+
 def test_an_endpoint_that_gets_nothing(world: World) -> None:
     world.program(web(("p1", "p2")))
     seen = world.probe(web(), clients=(), spread=SPREAD)

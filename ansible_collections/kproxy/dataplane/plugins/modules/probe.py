@@ -276,7 +276,7 @@ def meet(goal: Goal, namespace: str, count: int, timeout: float) -> list[Met]:
         found = []
         for one in dialled:
             connection = Connection(goal.protocol, one.source, one.source_port, goal.address, goal.port)
-            found.append(Met(one.result, *led(table, connection, ends)))
+            found.append(Met(one.result, *led(table, connection, ends.get(one.inode))))
         return found
 
 

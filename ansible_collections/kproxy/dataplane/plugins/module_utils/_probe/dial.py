@@ -47,12 +47,13 @@ class ProtocolMissing(DialError):
 class Dialled(NamedTuple):
     """How one connection went: connected, sent (UDP without an answer), refused at once, or silence.
 
-    source and source_port: this end of the connection.
+    source and source_port: this end of the connection. inode: of its socket, which no other has.
     """
 
     result: str
     source: str
     source_port: int
+    inode: int
 
 
 class Attempt:
@@ -98,7 +99,7 @@ class Attempt:
     def dialled(self) -> Dialled:
         """Return how it went so far."""
         source, source_port = self.socket.getsockname()[:2]
-        return Dialled(self.result, source, source_port)
+        return Dialled(self.result, source, source_port, os.fstat(self.socket.fileno()).st_ino)
 
     def _settle(self, result: str, settled: bool = True) -> None:
         self.result, self.settled = result, settled

@@ -15,11 +15,12 @@ from collections.abc import Iterable
 
 End = tuple[str, int]
 
+_INODE = 9
 _FILES = {("TCP", 4): "tcp", ("TCP", 6): "tcp6", ("UDP", 4): "udp", ("UDP", 6): "udp6"}
 
 
-def peers(protocol: str, family: int) -> dict[End, End]:
-    """Return the peer of each connected socket of the calling thread's namespace by its own end; none for SCTP."""
+def peers(protocol: str, family: int) -> dict[int, End]:
+    """Return the peer of each connected socket of the calling thread's namespace by its inode; none for SCTP."""
     name = _FILES.get((protocol, family))
     if name is None:
         return {}
@@ -27,15 +28,19 @@ def peers(protocol: str, family: int) -> dict[End, End]:
         return parse(table)
 
 
-def parse(lines: Iterable[str]) -> dict[End, End]:
-    """Return own ends and peers of a table of /proc/net; the heading and sockets without a peer are left out."""
+def parse(lines: Iterable[str]) -> dict[int, End]:
+    """Return inodes and peers of a table of /proc/net; the heading and sockets without a peer are left out.
+
+    A socket's own end would not tell it from others: a source port serves several destinations at once, and for a while
+    after its connection is closed (TIME-WAIT, which has no inode).
+    """
     found = {}
     for line in lines:
         words = line.split()
-        if len(words) > 2 and words[0].endswith(":"):
-            peer = _end(words[2])
-            if peer[1]:
-                found[_end(words[1])] = peer
+        if len(words) > _INODE and words[0].endswith(":"):
+            peer, inode = _end(words[2]), int(words[_INODE])
+            if peer[1] and inode:
+                found[inode] = peer
     return found
 
 

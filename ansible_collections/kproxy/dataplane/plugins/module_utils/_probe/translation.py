@@ -8,7 +8,6 @@ endpoint as its peer; connection tracking then knows the flow, if at all, as one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack import Conntrack
@@ -40,22 +39,21 @@ class Led(NamedTuple):
     seen: str = ""
 
 
-def led(table: Conntrack, connection: Connection, peers: Mapping[End, End]) -> Led:
+def led(table: Conntrack, connection: Connection, peer: End | None) -> Led:
     """Return where a connection was led.
 
     Args:
         table: connection tracking of the node.
         connection: the one to look up.
-        peers: of the sockets in the client's namespace, by their own ends.
+        peer: of the client's socket, if it has one.
 
     Raises:
         KernelError: connection tracking does not answer.
     """
     dialled = (connection.address, connection.port)
     # The socket first: what connection tracking has for the address dialled may be of an earlier one by nftables.
-    peer = peers.get((connection.source, connection.source_port), dialled)
-    answer = _answer(table, connection, peer)
-    if peer != dialled:
+    answer = _answer(table, connection, peer or dialled)
+    if peer is not None and peer != dialled:
         return _led(*peer, "" if answer is None else format_address(answer.destination))
     if answer is None or (format_address(answer.source), answer.source_port) == dialled:
         return Led()
