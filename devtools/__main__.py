@@ -12,7 +12,7 @@ from devtools.environment import command_environment
 COMMANDS = {
     "demo": "build the lab, run site.yml on it, prove it with packets, leave it up to look around",
     "test": "everything continuous integration checks",
-    "lab": "up | down | ssh NODE | status: the seven-node lab by itself",
+    "lab": "up | down | pods | ssh NODE | status: the seven-node lab by itself",
     "run": "a command in the project's environment: ./dev run ansible-playbook site.yml -l gpu-nodes",
     "molecule": "`molecule test` of one scenario on lab nodes",
     "vagrant": "the molecule scenario on virtual machines: real kernels, modules, IPVS, a true reboot",

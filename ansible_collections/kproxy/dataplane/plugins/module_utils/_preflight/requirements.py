@@ -68,9 +68,9 @@ def kernel(facts: NodeFacts, options: Options) -> Finding:
 
 
 def nft(facts: NodeFacts, options: Options) -> Finding:
-    """The nft program loads the structure of the tables; the eBPF backend does without."""
+    """The nft program loads the structure of the tables; the eBPF backend serves TCP and UDP without it."""
     if options.backend == "ebpf":
-        return Finding("nft", SKIP, "not needed by the eBPF backend")
+        return Finding("nft", SKIP, "the eBPF backend needs it for SCTP and for refusals of packets alone")
     if facts.nft is None:
         if options.install_packages:
             return Finding("nft", FIX, "the nft program is not installed", packages=("nftables",))

@@ -1,3 +1,6 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""PRIVATE: may change at any time. Turns what a commit would change into lines for people. Pure."""
+"""PRIVATE: may change at any time.
+
+What the modules that program a dataplane share: one run of the engine, and what it changes as lines for people.
+"""
