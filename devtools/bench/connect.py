@@ -1,64 +1,51 @@
-"""How fast a client connects to a Service whose endpoint is behind the same node, as a ratio to connecting directly.
+"""How fast a client connects to Services whose endpoints are behind the same node, as a ratio to connecting directly.
 
-Every row has a world of its own: client, node, server pod, in network namespaces. The dialled Service is the last of
-its kind. The client is a pod of the node; for XDP, which is for outsiders alone, it is one.
+One client on one processor makes short TCP connections, 32 at once, each to another Service: they are spread evenly
+over all of them (`even`). Where a packet walks a chain of rules, that is half of the chain on average; such paths have
+a second row, for the Service at the end of the chain (`last`). The client is a pod of the node; for XDP, which is for
+outsiders alone, it is one.
 
-Rows take turns in many short slices, with a slice of direct connections before and after each, and a slice counts by
-its ratio to those two: what else the machine does hits neighbours alike. A row is the median of its ratios. Absolute
-rates mean nothing and are not printed.
+Rows take turns in many short slices. A slice counts by its ratio to the slices of direct connections to the same
+endpoints before and after it: what else the machine does hits neighbours alike. A row is the median of its ratios, with
+the quartiles beside it. Absolute rates mean nothing and are not printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
-import fcntl
-import functools
-import ipaddress
 import json
 import os
 import pathlib
-import socket
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import Backend
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
-from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import DISABLED, XdpOptions
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Upsert, parse
-from devtools.bench import ebpf_backend, objects
-from devtools.bench.iptables_rules import restore_text
-from devtools.conformance.netns import NetworkNamespace
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import DISABLED
+from devtools.bench.world import OUTSIDER, POD, Dialler, Kind, World
 
 SERVICES = (1, 10000, 100000)
-SLICES, CONNECTIONS, WORKERS = 25, 800, 8
-NODE = "192.0.2.1"
-POD, OUTSIDER = "10.128.0.250", "192.0.2.50"
-_SIOCETHTOOL, _ETHTOOL_STXCSUM = 0x8946, 0x17
+SLICES, CONNECTIONS = 25, 960
+EVEN, LAST = "even", "last"
 _SOURCE = pathlib.Path(__file__).with_name("connections.c")
 
 
 class Path(NamedTuple):
     """One way from an address dialled to an endpoint.
 
-    mode: ebpf, nftables, or the iptables command that loads kube-proxy's rules. sockets: the client is in the cgroup
-    whose sockets are translated. client: its address. xdp: how XDP is attached. most_services: what is loaded at most.
+    sockets: the client is in the cgroup whose sockets are translated. chain: the Services are tried one after the
+    other. most_services: what is loaded at most.
     """
 
     mode: str
     sockets: bool = False
     client: str = POD
-    xdp: str = "disabled"
+    xdp: str = DISABLED
+    chain: bool = False
     most_services: int = 1000000
 
 
@@ -68,10 +55,28 @@ PATHS = {
     "tc": Path("ebpf"),
     "xdp": Path("ebpf", client=OUTSIDER, xdp="generic"),
     "nft": Path("nftables"),
-    "iptables-legacy": Path("iptables-legacy-restore", most_services=10000),
-    "iptables-nft": Path("iptables-nft-restore", most_services=10000),
+    "iptables-legacy": Path("iptables-legacy-restore", chain=True, most_services=10000),
+    "iptables-nft": Path("iptables-nft-restore", chain=True, most_services=10000),
 }
-DIRECT = Path("direct")
+
+
+class Row(NamedTuple):
+    """What is measured."""
+
+    path: str
+    services: int
+    dialled: str
+
+    @property
+    def kind(self) -> Kind:
+        """Return the world that it is measured in."""
+        path = PATHS[self.path]
+        return Kind(path.mode, self.services, path.client, path.xdp)
+
+    @property
+    def numbers(self) -> range:
+        """Return the numbers of the Services that are dialled."""
+        return range(self.services - 1 if self.dialled == LAST else 0, self.services)
 
 
 def main(argv: list[str]) -> int:
@@ -82,48 +87,92 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--slices", type=int, default=SLICES)
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the rows there, too")
     options = parser.parse_args(argv)
-    rows = [
-        (path, services)
-        for services in options.services
-        for path in options.paths
-        if services <= PATHS[path].most_services
-    ]
-    found = measure(rows, options.slices)
-    for row in found:
-        print(f"{row['path']:<16}{row['services']:>8} services  {row['ratio_to_direct']:.2f} of direct")
+    if options.slices < 2:
+        parser.error("--slices: a spread takes two at least")
+    found = measure(rows(options.services, options.paths), options.slices)
+    print("".join(f"{line}\n" for line in report(found)), end="")
     if options.json is not None:
         options.json.write_text(json.dumps({"rows": found}, indent=2) + "\n")
     return 0
 
 
-def measure(rows: Sequence[tuple[str, int]], slices: int) -> list[dict[str, Any]]:
-    """Return the ratios of all rows."""
-    with contextlib.ExitStack() as stack:
-        program = stack.enter_context(compiled())
-        direct = stack.enter_context(World(program, DIRECT, 1))
-        worlds = []
-        for path, services in rows:
-            print(f"prepare {path} with {services} services", file=sys.stderr, flush=True)
-            worlds.append(stack.enter_context(World(program, PATHS[path], services)))
-        ratios: list[list[float]] = [[] for _ in worlds]
-        for _ in range(slices):
-            before = direct.dial()
-            for world, found in zip(worlds, ratios, strict=True):
-                taken, after = world.dial(), direct.dial()
-                found.append((before + after) / 2 / taken)
-                before = after
-        for world in worlds:
-            world.check()
+def rows(services: Sequence[int], paths: Sequence[str]) -> list[Row]:
+    """Return what is measured, for each number of Services."""
     return [
-        {"path": path, "services": services, "ratio_to_direct": round(statistics.median(found), 3)}
-        for (path, services), found in zip(rows, ratios, strict=True)
+        Row(path, number, dialled)
+        for number in services
+        for path in paths
+        if number <= PATHS[path].most_services
+        for dialled in ((EVEN, LAST) if PATHS[path].chain and number > 1 else (EVEN,))
     ]
 
 
-@functools.lru_cache(maxsize=1)
-def changes(services: int) -> list[Change]:
-    """Return the objects of a cluster of so many Services."""
-    return [Upsert(obj) for made in objects.cluster(services, 1) if (obj := parse(made)) is not None]
+def measure(wanted: Sequence[Row], slices: int) -> list[dict[str, Any]]:
+    """Return the ratios of all rows."""
+    with contextlib.ExitStack() as stack:
+        pairs, worlds = _diallers(stack, wanted)
+        ratios: list[list[float]] = [[] for _ in wanted]
+        for number in range(slices):
+            if number % 5 == 0:
+                _say(f"slice {number + 1} of {slices}")
+            for (direct, dialler), found in zip(pairs, ratios, strict=True):
+                before, taken, after = (each.dial(CONNECTIONS) for each in (direct, dialler, direct))
+                found.append((before + after) / 2 / taken)
+        for world in worlds:
+            world.check()
+        _say("take everything down")
+    return [_figures(row, found) for row, found in zip(wanted, ratios, strict=True)]
+
+
+def _diallers(stack: contextlib.ExitStack, wanted: Sequence[Row]) -> tuple[list[tuple[Dialler, Dialler]], list[World]]:
+    """Return for every row who dials directly and who by its path, and all worlds."""
+    program = stack.enter_context(compiled())
+    direct = stack.enter_context(World(program, Kind("direct", 0)))
+    worlds: dict[Kind, World] = {}
+    directly: dict[range, Dialler] = {}
+    pairs = []
+    for row in wanted:
+        if row.kind not in worlds:
+            began = time.monotonic()
+            worlds[row.kind] = stack.enter_context(World(program, row.kind))
+            _say(f"{row.services} services for {row.path} loaded in {time.monotonic() - began:.1f} s")
+        if row.numbers not in directly:
+            directly[row.numbers] = stack.enter_context(direct.dialler(row.numbers))
+        dialler = stack.enter_context(worlds[row.kind].dialler(row.numbers, PATHS[row.path].sockets))
+        dialler.dial(CONNECTIONS)
+        pairs.append((directly[row.numbers], dialler))
+    return pairs, [direct, *worlds.values()]
+
+
+def _figures(row: Row, ratios: Sequence[float]) -> dict[str, Any]:
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return {
+        "path": row.path,
+        "services": row.services,
+        "dialled": row.dialled,
+        "ratio_to_direct": round(middle, 3),
+        "quartiles": [round(low, 3), round(high, 3)],
+    }
+
+
+def report(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield lines to read: the rows, then how many times as fast as the iptables modes socket-lb is."""
+    yield f"{'path':<17}{'services':>8}  dialled  of direct  quartiles"
+    for row in found:
+        low, high = row["quartiles"]
+        yield (
+            f"{row['path']:<17}{row['services']:>8}  {row['dialled']:<7}  {row['ratio_to_direct']:>9.2f}"
+            f"  {low:.2f} to {high:.2f}"
+        )
+    sockets = {row["services"]: row["ratio_to_direct"] for row in found if row["path"] == "socket-lb"}
+    for row in found:
+        if PATHS[row["path"]].chain and row["services"] in sockets:
+            times = sockets[row["services"]] / row["ratio_to_direct"]
+            yield f"socket-lb is {times:.1f} x {row['path']} at {row['services']} services ({row['dialled']})"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -133,118 +182,3 @@ def compiled() -> Iterator[str]:
         target = os.path.join(folder, "connections")
         subprocess.run(["clang", "-O2", "-Wall", "-Wextra", str(_SOURCE), "-o", target], check=True)
         yield target
-
-
-def finish_checksums(namespace: NetworkNamespace, device: str) -> None:
-    """Let senders compute checksums themselves, as `ethtool --offload DEVICE tx off` does."""
-    with namespace.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        off = ctypes.create_string_buffer(struct.pack("=II", _ETHTOOL_STXCSUM, 0), 8)
-        fcntl.ioctl(asking, _SIOCETHTOOL, struct.pack("16sQ16x", device.encode(), ctypes.addressof(off)))
-
-
-class World:
-    """Client pod, node and server pod of one row, with the Services loaded."""
-
-    def __init__(self, program: str, path: Path, services: int) -> None:
-        self._program = program
-        self._path = path
-        self._backend: Backend | None = None
-        self._undo = contextlib.ExitStack()
-        self._endpoint = objects.endpointslice(services - 1, 1)["endpoints"][0]["addresses"][0]
-        self._dialled = (objects.service(services - 1)["spec"]["clusterIP"], 80)
-        self._cgroup = ""
-        self.node, self.client, self.server = NetworkNamespace(), NetworkNamespace(), NetworkNamespace()
-        for namespace in (self.node, self.client, self.server):
-            self._undo.callback(namespace.close)
-        self._connect()
-        if path is DIRECT:
-            self._dialled = (self._endpoint, 8080)
-        elif path.mode in ("ebpf", "nftables"):
-            self._program_services(services)
-        else:
-            self.node.run([path.mode], stdin=restore_text(services, self._endpoint))
-        serving = subprocess.Popen(
-            [program, "serve", self._endpoint, "8080"], preexec_fn=self._placed(self.server, False)
-        )
-        self._undo.callback(serving.wait)
-        self._undo.callback(serving.kill)
-        self.dial(WORKERS)
-
-    def __enter__(self) -> World:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._undo.close()
-
-    def _connect(self) -> None:
-        self.node.sysctl("ipv4.ip_forward", "1")
-        lines = ["link set lo up"]
-        for device, mac, leaf, ip in (
-            ("client0", "02:6b:00:00:00:01", self.client, self._path.client),
-            ("server0", "02:6b:00:00:00:02", self.server, self._endpoint),
-        ):
-            ends = f"address {mac} arp off"
-            lines.append(f"link add dev {device} {ends} up type veth peer name eth0 {ends} netns {leaf.path}")
-            lines.append(f"route add {ipaddress.ip_address(ip)}/32 dev {device}")
-        lines.append(f"addr add {NODE}/32 dev client0")
-        self.node.ip(lines)
-        for leaf, ip in ((self.client, self._path.client), (self.server, self._endpoint)):
-            leaf.sysctl("ipv4.ip_local_port_range", "10000 65000")
-            leaf.ip(["link set lo up", "link set eth0 up", f"addr add {ip}/32 dev eth0"])
-            leaf.ip(["route add 0.0.0.0/0 dev eth0"])
-
-    def _program_services(self, services: int) -> None:
-        config = ProxyConfig.from_mapping(
-            {"nodeName": objects.NODE_NAME, "clusterCIDR": objects.CLUSTER_CIDR, "ipFamilies": ["IPv4"],
-             "nodeIPs": [NODE]}
-        )  # fmt: skip
-        with self.node.entered():
-            if self._path.mode == "nftables":
-                self._backend = NftablesBackend(config.families)
-            else:
-                self._backend = self._ebpf(config)
-            engine = Engine(config, self._backend)
-            engine.apply(changes(services))
-            engine.sync()
-        self._undo.callback(self._backend.close)
-        self._undo.callback(self._remove, self._backend)
-
-    def _ebpf(self, config: ProxyConfig) -> EbpfBackend:
-        places = ebpf_backend.places()
-        self._cgroup = places["cgroup"] if self._path.sockets else ""
-        xdp = XdpOptions(self._path.xdp, ("client0", "server0"))
-        if xdp.mode != DISABLED:
-            # XDP sees packets before any hardware, which a veth only pretends to be, has finished their checksums.
-            for leaf in (self.client, self.server):
-                finish_checksums(leaf, "eth0")
-        return EbpfBackend(config.families, Options(places["bpfDirectory"], places["cgroup"], xdp=xdp))
-
-    def check(self) -> None:
-        """Raise AssertionError if it was not XDP that carried what a row of XDP is about."""
-        if self._path.xdp != DISABLED and isinstance(self._backend, EbpfBackend):
-            carried = self._backend.plane.xdp_packets()
-            if carried["by-xdp"] < 10 * carried["by-tc"]:
-                raise AssertionError(f"packets were left to tc: {carried}")
-
-    def _remove(self, backend: Backend) -> None:
-        with self.node.entered():
-            backend.remove()
-
-    def _placed(self, namespace: NetworkNamespace, in_cgroup: bool) -> Callable[[], None]:
-        join, cgroup = namespace.joiner(), self._cgroup
-
-        def place() -> None:
-            if in_cgroup and cgroup:
-                pathlib.Path(cgroup, "cgroup.procs").write_text("0")
-            join()
-
-        return place
-
-    def dial(self, connections: int = CONNECTIONS) -> int:
-        """Make connections from the client pod; return the nanoseconds they took."""
-        ip, port = self._dialled
-        done = subprocess.run(
-            [self._program, "dial", ip, str(port), str(connections), str(WORKERS)],
-            preexec_fn=self._placed(self.client, True), check=True, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        return int(done.stdout)

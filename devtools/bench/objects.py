@@ -14,9 +14,19 @@ _FIRST_SERVICE = int(ipaddress.IPv4Address("10.96.0.16"))
 _FIRST_ENDPOINT = int(ipaddress.IPv4Address("10.128.0.1"))
 
 
+def service_address(number: int) -> str:
+    """Return the cluster IP of a Service."""
+    return str(ipaddress.IPv4Address(_FIRST_SERVICE + number))
+
+
+def endpoint_address(number: int, endpoints: int, index: int = 0) -> str:
+    """Return the address of an endpoint of a Service, in a cluster where each has so many."""
+    return str(ipaddress.IPv4Address(_FIRST_ENDPOINT + number * (endpoints + 1) + index))
+
+
 def service(number: int) -> dict[str, Any]:
     """Return one ClusterIP Service."""
-    address = str(ipaddress.IPv4Address(_FIRST_SERVICE + number))
+    address = service_address(number)
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -35,7 +45,6 @@ def service(number: int) -> dict[str, Any]:
 
 def endpointslice(number: int, endpoints: int, extra: int = 0) -> dict[str, Any]:
     """Return the slice of one Service; extra endpoints are new ones, as after scaling up."""
-    first = _FIRST_ENDPOINT + number * (endpoints + 1)
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -51,7 +60,7 @@ def endpointslice(number: int, endpoints: int, extra: int = 0) -> dict[str, Any]
         "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
         "endpoints": [
             {
-                "addresses": [str(ipaddress.IPv4Address(first + index))],
+                "addresses": [endpoint_address(number, endpoints, index)],
                 "conditions": {"ready": True, "serving": True, "terminating": False},
                 "nodeName": f"node-{(number + index) % NODES}",
                 "targetRef": {"kind": "Pod", "namespace": _namespace(number), "name": f"service-{number}-pod-{index}"},

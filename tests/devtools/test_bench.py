@@ -1,0 +1,57 @@
+"""What ./dev bench connect measures and prints; the measuring itself is a benchmark, not a test."""
+
+from __future__ import annotations
+
+import pytest
+
+from devtools.bench import connect, objects
+from devtools.bench.iptables_rules import restore_text
+
+
+def row(path: str, services: int, ratio: float, dialled: str = "even") -> dict[str, object]:
+    return {
+        "path": path,
+        "services": services,
+        "dialled": dialled,
+        "ratio_to_direct": ratio,
+        "quartiles": [ratio - 0.01, ratio + 0.01],
+    }
+
+
+@pytest.mark.parametrize(
+    ("services", "paths", "expected"),
+    [
+        pytest.param([1], ["socket-lb", "iptables-nft"], [("socket-lb", 1, "even"), ("iptables-nft", 1, "even")],
+                     id="one Service has no end of a chain"),
+        pytest.param([10], ["nft", "iptables-nft"],
+                     [("nft", 10, "even"), ("iptables-nft", 10, "even"), ("iptables-nft", 10, "last")],
+                     id="a chain is dialled evenly and at its end"),
+        pytest.param([100000], ["nft", "iptables-legacy"], [("nft", 100000, "even")], id="chains have their limit"),
+    ],
+)  # fmt: skip
+def test_rows(services: list[int], paths: list[str], expected: list[tuple[str, int, str]]) -> None:
+    assert [tuple(each) for each in connect.rows(services, paths)] == expected
+
+
+def test_dialled_numbers() -> None:
+    assert connect.Row("nft", 10, "even").numbers == range(10)
+    assert connect.Row("iptables-nft", 10, "last").numbers == range(9, 10)
+
+
+def test_tc_and_the_socket_share_a_world() -> None:
+    assert connect.Row("socket-lb", 10, "even").kind == connect.Row("tc", 10, "even").kind
+    assert connect.Row("xdp", 10, "even").kind != connect.Row("tc", 10, "even").kind
+
+
+def test_report_compares_within_one_number_of_services() -> None:
+    lines = list(
+        connect.report([row("socket-lb", 1, 0.99), row("socket-lb", 10, 0.96), row("iptables-nft", 10, 0.24, "last")])
+    )
+    assert lines[1] == "socket-lb               1  even          0.99  0.98 to 1.00"
+    assert lines[-1] == "socket-lb is 4.0 x iptables-nft at 10 services (last)"
+
+
+def test_a_chain_has_every_service_once_in_order() -> None:
+    text = restore_text(3)
+    chain = [line for line in text.splitlines() if line.startswith("-A KUBE-SERVICES -d")]
+    assert [line.split()[3] for line in chain] == [f"{objects.service_address(number)}/32" for number in range(3)]
