@@ -58,12 +58,31 @@ DAEMONSET = {
         },
     },
 }
+# kubeadm writes every field, most of them empty.
 CONFIG = """apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: iptables
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection: {acceptContentTypes: "", burst: 0, contentType: "", kubeconfig: /var/lib/kube-proxy/kubeconfig.conf, qps: 0}
 clusterCIDR: 10.244.0.0/16,fd00:10:244::/48
-iptables: {masqueradeBit: 14}
-conntrack: {tcpCloseWaitTimeout: 15m0s}
+configSyncPeriod: 0s
+iptables: {localhostNodePorts: null, masqueradeAll: false, masqueradeBit: 14, minSyncPeriod: 0s, syncPeriod: 0s}
+ipvs: {excludeCIDRs: null, minSyncPeriod: 0s, scheduler: "", strictARP: false, tcpFinTimeout: 0s, tcpTimeout: 0s, udpTimeout: 0s}
+conntrack: {maxPerCore: null, min: null, tcpBeLiberal: false, tcpCloseWaitTimeout: 15m0s, tcpEstablishedTimeout: null}
+detectLocal: {bridgeInterface: "", interfaceNamePrefix: ""}
+detectLocalMode: ""
+enableProfiling: false
+healthzBindAddress: ""
+hostnameOverride: ""
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: "0"}, text: {infoBufferSize: "0"}}, verbosity: 0}
+metricsBindAddress: 0.0.0.0:10249
+nftables: {masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", rootHnsEndpointName: "", sourceVip: ""}
 featureGates: {SomeOldGate: true}
 """
 CLUSTER_CONFIGURATION = """apiVersion: kubeadm.k8s.io/v1beta4

@@ -87,6 +87,7 @@ def test_kubernetes_settings_were_carried_over(host: Host) -> None:
     kept = json.loads(host.file("/etc/kproxy/carried-over.json").content_string)
     assert kept["clusterCIDR"] == "10.244.0.0/16,fd00:10:244::/48"
     assert kept["nodePortAddresses"] == ["all"]
+    assert host.socket("tcp://0.0.0.0:10249").is_listening
 
 
 def test_the_way_back_is_disarmed(host: Host) -> None:

@@ -96,7 +96,9 @@ metrics_bind_address:
   returned: success
   type: str
 findings:
-  description: What became of each field that was set.
+  description:
+    - What became of each field that is there, as C(carried), C(not-needed), C(no-counterpart) or C(unknown).
+    - C(differs) is a default of kube-proxy that nobody set and that is not in force here.
   returned: success
   type: list
   elements: dict

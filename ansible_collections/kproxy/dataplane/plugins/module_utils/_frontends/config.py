@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,8 +128,8 @@ class ProxyConfig:
 
         Keys: nodeName (or hostnameOverride), ipFamilies, detectLocalMode, clusterCIDR (comma-separated or a list),
         detectLocal.{bridgeInterface,interfaceNamePrefix}, nodePortAddresses, masqueradeAll, masqueradeBit
-        (also under nftables), bindAddress, nodeIPs, zone, podCIDRs, featureGates, and our own canary. Unknown keys are
-        refused.
+        (also under nftables), bindAddress, nodeIPs, zone, podCIDRs, featureGates, and our own canary. Keys that only
+        kproxyd reads are passed over, unknown ones are refused.
         """
         return _read(values)
 
@@ -139,12 +140,17 @@ _KEYS = {
     "nodePortAddresses", "masqueradeAll", "masqueradeBit", "nftables", "bindAddress", "nodeIPs", "zone", "podCIDRs",
     "featureGates", "canary",
 }  # fmt: skip
+# They say where kproxyd listens and decide about no packet; one set of settings goes to everybody on a node.
+_KPROXYD_KEYS = {"healthzBindAddress", "metricsBindAddress", "bindAddressHardFail"}
 
 
 def _read(values: Mapping[str, Any]) -> ProxyConfig:
-    unknown = sorted(set(values) - _KEYS)
+    known = _KEYS | _KPROXYD_KEYS
+    unknown = sorted(map(str, set(values) - known))
     if unknown:
-        raise ConfigError("unknown setting %s; known are %s" % (", ".join(unknown), ", ".join(sorted(_KEYS))))
+        near = difflib.get_close_matches(unknown[0], known, 1)
+        advice = "did you mean %s?" % near[0] if near else "known are %s" % ", ".join(sorted(known))
+        raise ConfigError("unknown setting %s; %s" % (", ".join(unknown), advice))
     node_name = str(values.get("nodeName") or "") or overridden_name(values.get("hostnameOverride"))
     if not node_name:
         raise ConfigError("nodeName is missing: set it to the name that this node's Node object has")

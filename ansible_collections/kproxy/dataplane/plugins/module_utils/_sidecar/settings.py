@@ -23,6 +23,12 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import eb
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.canary import CanaryError, parse_canary
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import overridden_name
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_xdp
+from ansible_collections.kproxy.dataplane.plugins.module_utils._takeover.listen_addresses import (
+    HEALTHZ_PORT,
+    METRICS_PORT,
+    default_hosts,
+    with_port,
+)
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 MODES = ("nftables", "ebpf")
@@ -30,8 +36,7 @@ MODES = ("nftables", "ebpf")
 _REPLACED_MODES = ("iptables", "ipvs")
 DEFAULT_SYNC_PERIOD = 30.0
 # Where kube-proxy listens, and where we do beside one: with a canary both run on the node.
-_HEALTHZ, _METRICS = "0.0.0.0:10256", "127.0.0.1:10249"
-_CANARY_HEALTHZ, _CANARY_METRICS = "0.0.0.0:10356", "127.0.0.1:10349"
+_CANARY_HEALTHZ_PORT, _CANARY_METRICS_PORT = 10356, 10349
 # Instead of an address: no endpoint at all. Empty means the default, as in KubeProxyConfiguration.
 OFF = "off"
 
@@ -161,6 +166,7 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
             proxy[key] = rules.values[key]
     if canary is not None:
         proxy["canary"] = canary
+    hosts = default_hosts(reader.text("bindAddress", ""))
     overridden = overridden_name(reader.text("hostnameOverride", ""))
     names = (own.text("nodeName", ""), overridden, socket.gethostname().lower())
     settings = Settings(
@@ -169,8 +175,12 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
         mode=given_mode if given_mode in MODES else "nftables",
         source=source,
         kubeconfig=kubeconfig,
-        healthz=reader.bind("healthzBindAddress", _HEALTHZ if canary is None else _CANARY_HEALTHZ),
-        metrics=reader.bind("metricsBindAddress", _METRICS if canary is None else _CANARY_METRICS),
+        healthz=reader.bind(
+            "healthzBindAddress", hosts.healthz, HEALTHZ_PORT if canary is None else _CANARY_HEALTHZ_PORT
+        ),
+        metrics=reader.bind(
+            "metricsBindAddress", hosts.metrics, METRICS_PORT if canary is None else _CANARY_METRICS_PORT
+        ),
         bind_hard_fail=reader.boolean("bindAddressHardFail", False),
         sync_period=rules.duration("syncPeriod", 0.0) or DEFAULT_SYNC_PERIOD,
         min_sync_period=rules.duration("minSyncPeriod", 0.0),
@@ -340,12 +350,13 @@ class _Reader:
             self.problem(key, f"is {value!r}, but must be at least {minimum:g}s")
         return seconds
 
-    def bind(self, key: str, default: str) -> BindAddress | None:
-        value = self.text(key, default) or default
+    def bind(self, key: str, host: str, port: int) -> BindAddress | None:
+        """Return where to listen; host and port stand for what the value leaves open."""
+        value = self.text(key, host) or host
         if value == OFF:
             return None
         try:
-            return parse_bind_address(value)
+            return parse_bind_address(with_port(value, port))
         except ValueError as error:
             self.problem(key, str(error))
             return None

@@ -12,10 +12,18 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._takeover import duration
+from ansible_collections.kproxy.dataplane.plugins.module_utils._takeover import duration, field_types
+from ansible_collections.kproxy.dataplane.plugins.module_utils._takeover.listen_addresses import (
+    HEALTHZ_PORT,
+    METRICS_PORT,
+    default_hosts,
+    listen_address,
+)
 
 CARRIED = "carried"
 NOT_NEEDED = "not-needed"
+DIFFERS = "differs"
+"""Nobody set it, and kube-proxy's default did something that is not done here: told, but nothing to give up by name."""
 NO_COUNTERPART = "no-counterpart"
 UNKNOWN = "unknown"
 
@@ -92,6 +100,8 @@ _ANSWERS: dict[str, tuple[str, str]] = {
     "ipvs.udpTimeout": (NO_COUNTERPART, "IPVS's own timeout; conntrack's apply instead"),
     "enableProfiling": (NO_COUNTERPART, "there is no profiling endpoint"),
 }
+_KEYWORDS = ("primary", "localhost", "all")
+_OWN_HEALTHZ, _OWN_METRICS = f"0.0.0.0:{HEALTHZ_PORT}", f"127.0.0.1:{METRICS_PORT}"
 _MODE_SECTION = {"iptables": "iptables", "ipvs": "iptables", "nftables": "nftables"}
 _IGNORED_FIELDS = frozenset(("apiVersion", "kind"))
 _WHOLE_SECTIONS_NOT_NEEDED = {
@@ -99,14 +109,27 @@ _WHOLE_SECTIONS_NOT_NEEDED = {
     "winkernel": "Windows only",
     "windowsRunAsService": "Windows only",
 }
+# kubeadm writes them into its ConfigMap for ever, some of them since 2018.
+_READ_BY_NOBODY = frozenset(("portRange", "udpIdleTimeout", "resourceContainer", "conntrack.max"))
 _SECTIONS = ("clientConnection", "conntrack", "detectLocal", "iptables", "ipvs", "nftables")
 _EMPTY: tuple[Any, ...] = ("", None, False, "0s", "0", 0)
+
+
+def _empty(value: Any) -> bool:
+    """Whether a value is what Go writes for a field that nobody set."""
+    if isinstance(value, Mapping):
+        return all(_empty(inner) for inner in value.values())
+    return value in (*_EMPTY, [])
 
 
 def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in config.items():
-        if name in _SECTIONS and isinstance(value, Mapping):
+        if name in _SECTIONS and value is None:
+            continue
+        if name in _SECTIONS and not isinstance(value, Mapping):
+            raise ValueError(f"{name} is {value!r}; kube-proxy takes a section with fields of its own here")
+        if name in _SECTIONS:
             flat.update({f"{name}.{inner}": inner_value for inner, inner_value in value.items()})
         elif name not in _IGNORED_FIELDS:
             flat[name] = value
@@ -114,7 +137,7 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judge(field: str, value: Any, mode: str) -> list[Finding]:
-    """Judge one field that is set to something."""
+    """Judge one field that is there."""
     section, _dot, name = field.partition(".")
     if field == "featureGates":
         return [_judge_gate(gate, state) for gate, state in (value or {}).items()]
@@ -124,10 +147,10 @@ def _judge(field: str, value: Any, mode: str) -> list[Finding]:
         if section == _MODE_SECTION[mode]:
             return [Finding(field, value, CARRIED, f"the section that mode {mode} reads")]
         return [Finding(field, value, NOT_NEEDED, f"mode {mode} does not read this section")]
+    if field in _READ_BY_NOBODY:
+        return [Finding(field, value, NOT_NEEDED, "kube-proxy itself does not read it any more")]
     if field == "iptables.localhostNodePorts":
-        if value and mode == "iptables":
-            return [Finding(field, value, NO_COUNTERPART, _localhost_note())]
-        return [Finding(field, value, NOT_NEEDED, f"mode {mode} serves none on loopback")]
+        return [] if value is None else [_judge_localhost(value, mode)]
     if field == "ipvs.scheduler":
         if mode != "ipvs" or value in ("", "random"):
             return [Finding(field, value, NOT_NEEDED, f"mode {mode} does not read this section")]
@@ -135,7 +158,7 @@ def _judge(field: str, value: Any, mode: str) -> list[Finding]:
     outcome, note = _ANSWERS.get(field, (UNKNOWN, "not a field of KubeProxyConfiguration v1alpha1 that is known here"))
     if field.startswith("ipvs.") and mode != "ipvs" and outcome == NO_COUNTERPART:
         return [Finding(field, value, NOT_NEEDED, f"mode {mode} does not read this section")]
-    if value in _EMPTY and outcome == NO_COUNTERPART:
+    if outcome in (NO_COUNTERPART, UNKNOWN) and _empty(value):
         return []
     return [Finding(field, value, outcome, note)]
 
@@ -146,15 +169,38 @@ def _judge_gate(gate: str, state: Any) -> Finding:
     return Finding(f"featureGates.{gate}", state, NO_COUNTERPART, "no such gate here")
 
 
+def _judge_localhost(value: Any, mode: str) -> Finding:
+    field = "iptables.localhostNodePorts"
+    if mode != "iptables":
+        return Finding(field, value, NOT_NEEDED, f"mode {mode} serves none on loopback")
+    if not value:
+        return Finding(field, value, NOT_NEEDED, "off, and there are none here either")
+    return Finding(field, value, NO_COUNTERPART, _localhost_note())
+
+
+def _default_localhost(flat: Mapping[str, Any], mode: str, addresses: list[str]) -> list[Finding]:
+    """Tell what mode iptables did by default: it served NodePorts on 127.0.0.1 wherever all addresses accept them."""
+    if mode != "iptables" or flat.get("iptables.localhostNodePorts") is not None:
+        return []
+    if addresses != ["all"] and not any(text.strip().endswith("/0") and ":" not in text for text in addresses):
+        return []
+    return [Finding("iptables.localhostNodePorts", None, DIFFERS, f"its default was true. {_localhost_note()}")]
+
+
 def _localhost_note() -> str:
     return f"NodePorts on loopback need the gate {LOCALHOST_GATE} and a loopback entry in nodePortAddresses"
 
 
-def _is_loopback(cidr: str) -> bool:
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """Return the network of a CIDR block; None for a keyword. Raises ValueError for what is neither."""
+    if text in _KEYWORDS:
+        return None
     try:
-        return ipaddress.ip_network(cidr, strict=False).is_loopback
+        if "/" in text:
+            return ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
-        return False
+        pass
+    raise ValueError(f"nodePortAddresses has {text!r}; kube-proxy takes CIDR blocks such as 192.0.2.0/24 here")
 
 
 def _node_port_addresses(
@@ -163,12 +209,18 @@ def _node_port_addresses(
     wanted = list(flat.get("nodePortAddresses") or ())
     if not wanted:
         return (["primary"] if mode == "nftables" else ["all"]), []
+    networks = {cidr: _network(cidr) for cidr in wanted}
     if gates.get(LOCALHOST_GATE):
         return wanted, []
-    lost = [cidr for cidr in wanted if _is_loopback(cidr)]
-    kept = [cidr for cidr in wanted if cidr not in lost]
+    lost = [cidr for cidr, network in networks.items() if network is not None and network.is_loopback]
     findings = [Finding("nodePortAddresses", cidr, NO_COUNTERPART, _localhost_note()) for cidr in lost]
-    return kept, findings
+    # A family without an entry is open on all its addresses, so the last one of a family stays: it opens none.
+    others = {network.version for cidr, network in networks.items() if network is not None and cidr not in lost}
+    return [cidr for cidr in wanted if cidr not in lost or _version(networks[cidr]) not in others], findings
+
+
+def _version(network: ipaddress.IPv4Network | ipaddress.IPv6Network | None) -> int:
+    return network.version if network is not None else 0
 
 
 def _sysctls(flat: Mapping[str, Any], cores: int) -> dict[str, int]:
@@ -197,13 +249,18 @@ def translate(config: Mapping[str, Any], cores: int) -> Translation:
 
     Raises ValueError that names the field for a value kube-proxy would not have started with.
     """
-    mode = str(config.get("mode") or "iptables")
+    flat = _flatten(config)
+    field_types.check(flat)
+    mode = str(flat.get("mode") or "iptables")
     if mode not in _MODE_SECTION:
         raise ValueError(f"mode is {mode!r}; kube-proxy knows iptables, ipvs and nftables on Linux")
-    flat = _flatten(config)
     section = _MODE_SECTION[mode]
     gates = {name: bool(state) for name, state in (flat.get("featureGates") or {}).items() if name == LOCALHOST_GATE}
     addresses, findings = _node_port_addresses(flat, mode, gates)
+    findings += _default_localhost(flat, mode, addresses)
+    hosts = default_hosts(str(flat.get("bindAddress") or ""))
+    healthz = listen_address("healthzBindAddress", flat.get("healthzBindAddress"), hosts.healthz, HEALTHZ_PORT)
+    metrics = listen_address("metricsBindAddress", flat.get("metricsBindAddress"), hosts.metrics, METRICS_PORT)
     carried: dict[str, Any] = {
         "detectLocalMode": flat.get("detectLocalMode") or "ClusterCIDR",
         "clusterCIDR": flat.get("clusterCIDR") or "",
@@ -222,6 +279,9 @@ def translate(config: Mapping[str, Any], cores: int) -> Translation:
         ("detectLocal", detect_local),
         ("hostnameOverride", flat.get("hostnameOverride")),
         ("featureGates", gates),
+        # Where they are kproxyd's own defaults they need not be said.
+        ("healthzBindAddress", healthz if healthz != _OWN_HEALTHZ else ""),
+        ("metricsBindAddress", metrics if metrics != _OWN_METRICS else ""),
     )
     carried.update({name: value for name, value in optional if value})
     if flat.get("bindAddress") not in (None, "", "0.0.0.0", "::"):
@@ -231,8 +291,8 @@ def translate(config: Mapping[str, Any], cores: int) -> Translation:
     return Translation(
         carried,
         _sysctls(flat, cores),
-        str(flat.get("healthzBindAddress") or "0.0.0.0:10256"),
-        str(flat.get("metricsBindAddress") or "127.0.0.1:10249"),
+        healthz,
+        metrics,
         tuple(findings),
     )
 

@@ -168,7 +168,8 @@ def test_where_node_ports_are_accepted(settings: dict[str, Any], ranges: list[st
 
 REFUSED = [
     ({}, "nodeName is missing"),
-    ({"nodeName": "n1", "nodePortAddress": []}, "unknown setting nodePortAddress"),
+    ({"nodeName": "n1", "nodePortAddress": []}, "unknown setting nodePortAddress; did you mean nodePortAddresses?"),
+    ({"nodeName": "n1", "wxyz": 1}, "unknown setting wxyz; known are apiVersion, "),
     ({"nodeName": "n1", "detectLocalMode": "Magic"}, "detectLocalMode is 'Magic'"),
     ({"nodeName": "n1", "clusterCIDR": "10.244.0.0"}, "clusterCIDR: '10.244.0.0' is not a CIDR block"),
     ({"nodeName": "n1", "nodePortAddresses": ["eth0"]}, "nodePortAddresses: 'eth0' is neither"),
@@ -187,6 +188,11 @@ def test_settings_that_cannot_be_used_are_named(values: dict[str, Any], reason: 
     with pytest.raises(ConfigError) as caught:
         ProxyConfig.from_mapping(values)
     assert reason in str(caught.value)
+
+
+def test_where_kproxyd_listens_is_no_matter_of_packets() -> None:
+    listening = {"healthzBindAddress": "[::]:10256", "metricsBindAddress": "0.0.0.0", "bindAddressHardFail": True}
+    assert ProxyConfig.from_mapping({"nodeName": "n1", **listening}) == ProxyConfig("n1")
 
 
 @pytest.mark.parametrize(

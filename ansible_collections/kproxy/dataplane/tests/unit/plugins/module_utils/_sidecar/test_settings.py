@@ -42,6 +42,22 @@ def test_defaults() -> None:
     assert settings.left_aside == ()
 
 
+@pytest.mark.parametrize(
+    ("given", "healthz", "metrics"),
+    [
+        ({"bindAddress": "::"}, "[::]:10256", "[::1]:10249"),
+        ({"bindAddress": "192.0.2.11"}, "0.0.0.0:10256", "127.0.0.1:10249"),
+        ({"healthzBindAddress": "fd00::5", "metricsBindAddress": "0.0.0.0"}, "[fd00::5]:10256", "0.0.0.0:10249"),
+        ({"bindAddress": "::", "kproxy": {"canary": {"namespaces": ["shop"]}}}, "[::]:10356", "[::1]:10349"),
+    ],
+)
+def test_what_an_address_leaves_open_is_filled_in_as_kube_proxy_does(
+    given: dict[str, Any], healthz: str, metrics: str
+) -> None:
+    settings = from_mapping({**MINIMAL, **given}, {})
+    assert (str(settings.healthz), str(settings.metrics)) == (healthz, metrics)
+
+
 KUBEADM: dict[str, Any] = {
     # What kubeadm writes into the ConfigMap kube-proxy when nobody sets anything.
     "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",

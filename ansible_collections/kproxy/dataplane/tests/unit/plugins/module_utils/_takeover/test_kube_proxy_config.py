@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -48,6 +49,22 @@ CARRIED = [
         ["127.0.0.0/8"],
     ),
     ("bind address", {"bindAddress": "192.0.2.11"}, "bindAddress", "192.0.2.11"),
+    (
+        "loopback alone opens nothing",
+        {"mode": "nftables", "nodePortAddresses": ["127.0.0.0/8"]},
+        "nodePortAddresses",
+        ["127.0.0.0/8"],
+    ),
+    (
+        "loopback as the only entry of its family",
+        {"mode": "nftables", "nodePortAddresses": ["127.0.0.0/8", "fd00::/8"]},
+        "nodePortAddresses",
+        ["127.0.0.0/8", "fd00::/8"],
+    ),
+    ("metrics for everybody", {"metricsBindAddress": "0.0.0.0:10249"}, "metricsBindAddress", "0.0.0.0:10249"),
+    ("metrics without a port", {"metricsBindAddress": "192.0.2.11"}, "metricsBindAddress", "192.0.2.11:10249"),
+    ("health on another port", {"healthzBindAddress": "0.0.0.0:10257"}, "healthzBindAddress", "0.0.0.0:10257"),
+    ("health of an IPv6 node", {"bindAddress": "::"}, "healthzBindAddress", "[::]:10256"),
 ]
 
 
@@ -69,6 +86,9 @@ LOST = [
     ("unknown field", {"speed": "high"}, ["speed"]),
     ("unknown nested field", {"conntrack": {"turbo": 1}}, ["conntrack.turbo"]),
     ("profiling off", {"enableProfiling": False}, []),
+    ("new field that nobody set", {"speed": "", "conntrack": {"turbo": None}, "gear": {"high": False}}, []),
+    ("fields of old releases", {"portRange": "", "udpIdleTimeout": "250ms", "conntrack": {"max": 5}}, []),
+    ("empty section", {"conntrack": None, "featureGates": ""}, []),
     ("empty file of kubeadm", {"apiVersion": "x", "kind": "y", "logging": {"format": "text"}, "winkernel": {}}, []),
 ]
 
@@ -82,6 +102,47 @@ def test_conntrack_scaling_off_leaves_the_kernels_value() -> None:
     sysctls = kube_proxy_config.translate({"conntrack": {"maxPerCore": 0}}, 2).sysctls
     assert "net.netfilter.nf_conntrack_max" not in sysctls
     assert sysctls["net.netfilter.nf_conntrack_tcp_timeout_established"] == 86400
+
+
+def default_loopback(config: dict[str, Any]) -> bool:
+    findings = kube_proxy_config.translate(config, 2).findings
+    return [(item.field, item.outcome) for item in findings][:1] == [("iptables.localhostNodePorts", "differs")]
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({}, True),
+        ({"iptables": {"localhostNodePorts": None}}, True),
+        ({"nodePortAddresses": ["0.0.0.0/0"]}, True),
+        ({"nodePortAddresses": ["192.0.2.0/24"]}, False),
+        ({"iptables": {"localhostNodePorts": False}}, False),
+        ({"mode": "ipvs"}, False),
+    ],
+)
+def test_node_ports_that_loopback_had_by_default_are_told(config: dict[str, Any], told: bool) -> None:
+    assert default_loopback(config) == told
+    assert kube_proxy_config.translate(config, 2).lost == ()
+
+
+NOT_OF_KUBE_PROXY = [
+    ({"nodePortAddresses": "192.0.2.0/24"}, "nodePortAddresses is '192.0.2.0/24'"),
+    ({"nodePortAddresses": ["192.0.2.7"]}, "nodePortAddresses has '192.0.2.7'"),
+    ({"conntrack": {"min": "131072"}}, "conntrack.min is '131072'"),
+    ({"conntrack": {"tcpEstablishedTimeout": 86400}}, "conntrack.tcpEstablishedTimeout is 86400"),
+    ({"conntrack": {"udpTimeout": "1d"}}, "conntrack.udpTimeout is '1d'"),
+    ({"conntrack": [1]}, "conntrack is "),
+    ({"featureGates": "A=true"}, "featureGates is 'A=true'"),
+    ({"iptables": {"masqueradeBit": "14"}}, "iptables.masqueradeBit is '14'"),
+    ({"metricsBindAddress": ":10249"}, "metricsBindAddress is ':10249'"),
+    ({"healthzBindAddress": "fd00::5:10256:x"}, "healthzBindAddress is "),
+]
+
+
+@pytest.mark.parametrize(("config", "message"), NOT_OF_KUBE_PROXY, ids=[row[1] for row in NOT_OF_KUBE_PROXY])
+def test_what_kube_proxy_would_not_start_with_is_refused_by_name(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        kube_proxy_config.translate(config, 2)
 
 
 def test_unknown_mode_is_refused() -> None:
