@@ -221,6 +221,21 @@ def test_forward_policy_drop_is_refused_before_anything_changes(node: Namespace)
     assert node.module("residue", forward_drop="warn")["changed"]
 
 
+@pytest.mark.parametrize("kube", [True, False])
+def test_a_table_that_iptables_does_not_show_is_never_taken_for_clean(node: Namespace, kube: bool) -> None:
+    """Where nft put foreign rules into iptables' own table, iptables-nft-save leaves it out and succeeds."""
+    node.run("iptables-nft", "-t", "nat", "-N", "KUBE-SERVICES" if kube else "OTHERS")
+    node.run("iptables-nft", "-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES" if kube else "OTHERS")
+    node.run("nft", "add rule ip nat PREROUTING ct state vmap { invalid : drop, established : accept }")
+    assert "KUBE" not in node.run("iptables-nft-save")
+    info = node.module("residue_info")
+    if kube:
+        assert "does not show table nat, which holds KUBE-SERVICES and 0 more" in info["msg"]
+        assert "nft list table ip nat" in node.module("residue")["msg"]
+    else:
+        assert info["counts"]["kube-proxy"] == 0
+
+
 def test_a_running_kube_proxy_is_refused(node: Namespace, tmp_path: Path) -> None:
     node.run("iptables-nft-restore", stdin=(CASES / "16-kube-residue-iptables" / "before.txt").read_text())
     program = tmp_path / "kube-proxy"

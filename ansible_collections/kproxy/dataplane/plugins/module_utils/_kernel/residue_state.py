@@ -8,6 +8,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import (
     ipset_state,
     iptables_state,
     ipvs_state,
+    ruleset_survey,
     tool,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.dumps import (
@@ -16,8 +17,9 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.dumps im
     parse_ipvs_save,
     parse_nft_tables,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.iptables_save import parse
+from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.iptables_save import SaveError, left_out, parse
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ledger import Capture, Surface
+from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ownership import PREFIX
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.removal import Removal
 
 
@@ -26,9 +28,7 @@ def capture() -> Capture:
 
     Raises ToolError, SaveError, DumpError or IpvsadmMissing when something is there and cannot be read.
     """
-    surfaces = tuple(
-        Surface(item.backend, item.family, parse(iptables_state.save(item))) for item in iptables_state.tools()
-    )
+    surfaces = tuple(_surface(item) for item in iptables_state.tools())
     nft = tool.find("nft")
     return Capture(
         surfaces,
@@ -37,6 +37,20 @@ def capture() -> Capture:
         parse_brief_addresses(ipvs_state.brief_addresses()),
         parse_nft_tables(tool.run([nft, "list", "tables"])) if nft else (),
     )
+
+
+def _surface(item: iptables_state.IptablesTool) -> Surface:
+    dump = iptables_state.save(item)
+    family = "ip" if item.family == 4 else "ip6"
+    for table in left_out(dump):
+        hidden = [name for name in ruleset_survey.chain_names(family, table) if name.startswith(PREFIX)]
+        if hidden:
+            raise SaveError(
+                f"{item.save} does not show table {table}, which holds {hidden[0]} and {len(hidden) - 1} more {PREFIX} "
+                f"chains: somebody put rules into it by nft that iptables has no words for. Find them with nft list "
+                f"table {family} {table}, move them to a table of their own, and run again"
+            )
+    return Surface(item.backend, item.family, parse(dump))
 
 
 def execute(removal: Removal) -> None:

@@ -56,6 +56,18 @@ def tables() -> list[Table]:
     return found
 
 
+def chain_names(family: str, table: str) -> list[str]:
+    """Return the names of a table's chains; none for a table that does not exist. family is its word, such as "ip"."""
+    with open_or_explain(NETLINK_NETFILTER) as connection:
+        replies = connection.dump("list chains", nft.message_type(nft.GETCHAIN), nft.nfgenmsg(0))
+    found = []
+    for reply in replies:
+        parts = attribute_map(reply.payload, 4)
+        if _FAMILIES.get(reply.payload[0]) == family and text(parts[nft.CHAIN_TABLE]) == table:
+            found.append(text(parts[nft.CHAIN_NAME]))
+    return found
+
+
 def base_chains() -> list[BaseChain]:
     """Return every base chain on a hook of the IP and bridge families."""
     with open_or_explain(NETLINK_NETFILTER) as connection:

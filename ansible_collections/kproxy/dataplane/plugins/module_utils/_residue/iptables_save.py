@@ -8,7 +8,10 @@ be byte for byte what the tool would print.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+_LEFT_OUT = re.compile(r"^# Table [`'](?P<name>[^`']+)' is incompatible\b")
 
 
 class SaveError(ValueError):
@@ -129,6 +132,14 @@ def parse(text: str) -> tuple[Table, ...]:
     if name is not None:
         raise SaveError(f"table {name} does not end in COMMIT; the dump was cut off")
     return tuple(tables)
+
+
+def left_out(text: str) -> tuple[str, ...]:
+    """Return the tables that iptables-nft does not show, because nft put rules into them that it has no words for.
+
+    It says so in a comment, and succeeds (cloudnativelabs/kube-router#1588).
+    """
+    return tuple(found["name"] for found in map(_LEFT_OUT.match, text.splitlines()) if found)
 
 
 def render(tables: tuple[Table, ...]) -> str:
