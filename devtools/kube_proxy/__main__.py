@@ -70,7 +70,8 @@ clusterCIDR: 10.244.0.0/16,fd00:10:244::/48
 configSyncPeriod: 0s
 iptables: {localhostNodePorts: null, masqueradeAll: false, masqueradeBit: 14, minSyncPeriod: 0s, syncPeriod: 0s}
 ipvs:
-  {excludeCIDRs: null, minSyncPeriod: 0s, scheduler: "", strictARP: false, tcpFinTimeout: 0s, tcpTimeout: 0s, udpTimeout: 0s}
+  {excludeCIDRs: null, minSyncPeriod: 0s, scheduler: "", strictARP: false, tcpFinTimeout: 0s, tcpTimeout: 0s,
+   udpTimeout: 0s}
 conntrack: {maxPerCore: null, min: null, tcpBeLiberal: false, tcpCloseWaitTimeout: 15m0s, tcpEstablishedTimeout: null}
 detectLocal: {bridgeInterface: "", interfaceNamePrefix: ""}
 detectLocalMode: ""
