@@ -168,7 +168,14 @@ def plan_removal(api: ApiObjects) -> tuple[list[Action], list[dict[str, Any]]]:
     stored = api.get(stored_path)
     if stored is not None:
         text = (stored.get("data") or {}).get("ClusterConfiguration", "")
-        before = parse_text("ConfigMap kube-system/kubeadm-config", text)[0]
+        documents = parse_text("ConfigMap kube-system/kubeadm-config", text)
+        if not documents:
+            raise SourceError(
+                "ConfigMap kube-system/kubeadm-config has no ClusterConfiguration, so the next kubeadm upgrade could "
+                "not be told to leave kube-proxy out: repair it (kubeadm init phase upload-config kubeadm), or delete "
+                "it if kubeadm does not manage this cluster"
+            )
+        before = documents[0]
         after = kubeadm.amend_stored(before).documents[0]
         if after != before:
             # JSON is YAML too, and needs no library to write.

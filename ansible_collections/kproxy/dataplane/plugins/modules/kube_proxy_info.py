@@ -136,18 +136,23 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._takeover import 
 )
 
 
-def configuration(api: api_objects.ApiObjects, item: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration in force in a DaemonSet's pods."""
+def configuration(
+    api: api_objects.ApiObjects, item: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[kube_proxy_config.Finding, ...]]:
+    """Return the configuration in force in a DaemonSet's pods, and what of it could not be read."""
     source = cluster.config_source(item)
-    file: dict[str, Any] = {}
+    documents: list[Any] = []
     if source.config_map:
         found = api.get(api_objects.config_map(source.namespace, source.config_map)) or {}
-        documents = parse_text(f"ConfigMap {source.namespace}/{source.config_map}", cluster.config_text(found))
-        file = documents[0] if documents else {}
+        name = f"ConfigMap {source.namespace}/{source.config_map}"
+        documents = parse_text(name, cluster.config_text(found, source.key))
+        if documents and not isinstance(documents[0], dict):
+            raise SourceError(f"{name} holds no KubeProxyConfiguration but {type(documents[0]).__name__}")
+    file: dict[str, Any] = documents[0] if documents else {}
     config = kube_proxy_flags.with_file(source.flags, file)
     if str(config.get("hostnameOverride", "")).startswith("$("):
         del config["hostnameOverride"]  # kubeadm passes the pod's node name, which is what everybody uses anyway
-    return config
+    return config, kube_proxy_config.unread(source.flags, bool(documents))
 
 
 def read(api: api_objects.ApiObjects, node_name: str, cores: int) -> dict[str, Any]:
@@ -158,7 +163,9 @@ def read(api: api_objects.ApiObjects, node_name: str, cores: int) -> dict[str, A
     found = [item for item in api.items(api_objects.daemonsets()) if daemonset.is_kube_proxy(item)]
     here = [item for item in found if daemonset.selects(item, node)]
     pods = api.items(api_objects.pods())
-    translation = kube_proxy_config.translate(configuration(api, (here or found)[0]) if found else {}, cores)
+    config, unread = configuration(api, (here or found)[0]) if found else ({}, ())
+    translation = kube_proxy_config.translate(config, cores)
+    translation = translation._replace(findings=translation.findings + unread)
     return {
         "selected": bool(here),
         "reasons": list(gate.decide(node, found).reasons),

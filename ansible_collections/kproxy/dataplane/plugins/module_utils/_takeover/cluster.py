@@ -18,33 +18,49 @@ _CONFIG_KEYS = ("config.conf", "config.yaml", "kube-proxy.conf")
 
 
 class ConfigSource(NamedTuple):
-    """Where a DaemonSet's kube-proxy has its configuration."""
+    """Where a DaemonSet's kube-proxy has its configuration. key: of the ConfigMap; empty where the mount tells none."""
 
     namespace: str
     config_map: str
+    key: str
     flags: kube_proxy_flags.Flags
 
 
 def config_source(daemonset: Mapping[str, Any]) -> ConfigSource:
-    """Return the ConfigMap that the DaemonSet mounts (empty name: none) and what its command line says."""
+    """Return the ConfigMap that `--config` is a file of (empty name: none) and what the command line says.
+
+    Without a mount of that path the first ConfigMap of the pod is taken. Raises ValueError for a flag that is none.
+    """
     pod = ((daemonset.get("spec") or {}).get("template") or {}).get("spec") or {}
-    command: list[str] = []
-    for container in pod.get("containers") or []:
-        words = [*(container.get("command") or []), *(container.get("args") or [])]
-        if not command or "kube-proxy" in str(container.get("name")):
-            command = [str(word) for word in words]
-    named = [volume["configMap"].get("name", "") for volume in pod.get("volumes") or [] if volume.get("configMap")]
+    containers = pod.get("containers") or []
+    named = [item for item in containers if "kube-proxy" in str(item.get("name"))]
+    container = next((item for item in containers if daemonsets.runs_kube_proxy(item)), None)
+    container = container or (named or containers or [{}])[0]
+    flags = kube_proxy_flags.parse(daemonsets.command_line(container))
+    volumes: dict[Any, Any] = {
+        item.get("name"): item["configMap"] for item in pod.get("volumes") or [] if item.get("configMap")
+    }
     namespace = str((daemonset.get("metadata") or {}).get("namespace") or "kube-system")
-    return ConfigSource(namespace, named[0] if named else "", kube_proxy_flags.parse(command))
+    mounts = sorted(
+        container.get("volumeMounts") or [], key=lambda item: len(str(item.get("mountPath", ""))), reverse=True
+    )
+    for mount in mounts:
+        folder = str(mount.get("mountPath", "")).rstrip("/")
+        if flags.config_file == folder or flags.config_file.startswith(folder + "/"):
+            volume = volumes.get(mount.get("name"))
+            if volume is None:
+                return ConfigSource(namespace, "", "", flags)  # a file of the host
+            path = str(mount.get("subPath") or flags.config_file[len(folder) + 1 :])
+            keys = [str(item.get("key")) for item in volume.get("items") or [] if item.get("path") == path]
+            return ConfigSource(namespace, str(volume.get("name", "")), (keys or [path])[0], flags)
+    first: Mapping[str, Any] = next(iter(volumes.values()), {})
+    return ConfigSource(namespace, str(first.get("name", "")), "", flags)
 
 
-def config_text(config_map: Mapping[str, Any]) -> str:
+def config_text(config_map: Mapping[str, Any], key: str = "") -> str:
     """Return the KubeProxyConfiguration document in a ConfigMap, empty when there is none."""
     data = config_map.get("data") or {}
-    for key in _CONFIG_KEYS:
-        if data.get(key):
-            return str(data[key])
-    return ""
+    return next((str(data[name]) for name in (key, *_CONFIG_KEYS) if data.get(name)), "")
 
 
 def node_ports(services: Iterable[Mapping[str, Any]]) -> list[str]:

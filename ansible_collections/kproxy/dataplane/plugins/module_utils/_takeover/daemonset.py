@@ -9,10 +9,15 @@ terms never keep a DaemonSet's pod away and are not looked at.
 from __future__ import annotations
 
 import copy
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 _GREATER = {"Gt": lambda actual, wanted: actual > wanted, "Lt": lambda actual, wanted: actual < wanted}
+_SHELLS = ("sh", "bash", "ash", "dash")
+_REDIRECTION = re.compile(r"\d*[<>]")
+_IMAGE = re.compile(r"(?:^|/)kube-proxy(?:-(?:amd64|arm|arm64|ppc64le|s390x))?(?:[:@]|$)")
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
@@ -88,17 +93,34 @@ def selects(daemonset: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
     return all(_tolerates(tolerations, taint) for taint in taints if taint.get("effect") in _BLOCKING_EFFECTS)
 
 
+def command_line(container: Mapping[str, Any]) -> list[str]:
+    """Return a container's command and arguments; the script of `sh -c` as the words that it runs."""
+    words = [str(word) for word in (*(container.get("command") or []), *(container.get("args") or []))]
+    if len(words) < 3 or words[0].rsplit("/", 1)[-1] not in _SHELLS or words[1] != "-c":
+        return words
+    try:
+        return [word for word in shlex.split(words[2]) if word != "exec" and not _REDIRECTION.match(word)]
+    except ValueError:  # a script that is more than one command
+        return words
+
+
+def runs_kube_proxy(container: Mapping[str, Any]) -> bool:
+    """Whether a container's program is kube-proxy: by its command, or by its image where it has none."""
+    words = command_line(container)
+    if container.get("command"):
+        return words[0].rsplit("/", 1)[-1] == "kube-proxy"
+    return bool(_IMAGE.search(str(container.get("image") or "")))
+
+
 def is_kube_proxy(daemonset: Mapping[str, Any]) -> bool:
-    """Recognise kube-proxy's DaemonSet by name, label or the program it runs."""
+    """Recognise kube-proxy's DaemonSet by name, label or the program it runs, unless it is for Windows nodes."""
     metadata = daemonset.get("metadata") or {}
     pod = ((daemonset.get("spec") or {}).get("template") or {}).get("spec") or {}
+    if (pod.get("nodeSelector") or {}).get("kubernetes.io/os") == "windows":
+        return False
     if metadata.get("name") == "kube-proxy" or (metadata.get("labels") or {}).get("k8s-app") == "kube-proxy":
         return True
-    return any(
-        word.rsplit("/", 1)[-1] == "kube-proxy"
-        for container in pod.get("containers") or []
-        for word in (container.get("command") or [])[:1]
-    )
+    return any(map(runs_kube_proxy, pod.get("containers") or []))
 
 
 def exclude_by_label(daemonset: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._takeover import duration, field_types
+from ansible_collections.kproxy.dataplane.plugins.module_utils._takeover.kube_proxy_flags import Flags
 from ansible_collections.kproxy.dataplane.plugins.module_utils._takeover.listen_addresses import (
     HEALTHZ_PORT,
     METRICS_PORT,
@@ -295,6 +296,15 @@ def translate(config: Mapping[str, Any], cores: int) -> Translation:
         metrics,
         tuple(findings),
     )
+
+
+def unread(flags: Flags, has_document: bool) -> tuple[Finding, ...]:
+    """Return what of a command line could not be taken into account; has_document: the configuration file was read."""
+    findings = [Finding(flag, "", UNKNOWN, "not a flag of kube-proxy that is known here") for flag in flags.unknown]
+    if flags.has_config_file and not has_document:
+        note = "no ConfigMap holds this file, so its settings are not known; give them as takeover_config"
+        findings.append(Finding("--config", flags.config_file, UNKNOWN, note))
+    return tuple(findings)
 
 
 def _or_default(value: Any, default: Any) -> Any:

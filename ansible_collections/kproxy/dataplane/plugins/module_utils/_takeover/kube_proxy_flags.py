@@ -51,17 +51,30 @@ _SWITCH = {
     "bind-address-hard-fail": "bindAddressHardFail",
 }
 _LIST = {"nodeport-addresses": "nodePortAddresses", "ipvs-exclude-cidrs": "ipvs.excludeCIDRs"}
-# Klog's and the file's own; they say nothing about Services.
-_WITHOUT_MEANING = frozenset((CONFIG_FLAG, "v", "vmodule", "logging-format", "log-flush-frequency", "cleanup"))
+# The log's, the file's own, and what kube-proxy itself does not read any more; they say nothing about Services.
+_WITHOUT_MEANING = frozenset(
+    (
+        CONFIG_FLAG, "v", "vmodule", "logging-format", "log-flush-frequency", "cleanup", "add-dir-header",
+        "alsologtostderr", "log-backtrace-at", "log-dir", "log-file", "log-file-max-size", "logtostderr", "one-output",
+        "skip-headers", "skip-log-headers", "stderrthreshold", "log-json-info-buffer-size", "log-json-split-stream",
+        "log-text-info-buffer-size", "log-text-split-stream", "healthz-port", "metrics-port", "proxy-port-range",
+        "udp-timeout", "resource-container", "conntrack-max", "cleanup-iptables", "boot-id-file", "machine-id-file",
+        "kube-api-burst", "kube-api-qps", "kube-api-content-type", "master",
+    )
+)  # fmt: skip
 
 
 class Flags(NamedTuple):
-    """What the command line says. `ignored` names flags that a configuration file overrules."""
+    """What the command line says. `ignored` names flags that a configuration file, empty for none, overrules."""
 
     config: dict[str, Any]
-    has_config_file: bool
+    config_file: str
     ignored: tuple[str, ...]
     unknown: tuple[str, ...]
+
+    @property
+    def has_config_file(self) -> bool:
+        return bool(self.config_file)
 
 
 def _words(command: Iterable[str]) -> dict[str, str]:
@@ -90,6 +103,13 @@ def _truth(text: str) -> bool:
     return text.lower() in ("1", "t", "true")
 
 
+def _number(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"--{name} of kube-proxy is {value!r}, which is no number") from None
+
+
 def _gates(text: str) -> dict[str, bool]:
     return {name: _truth(value) for name, _equals, value in (pair.partition("=") for pair in text.split(",")) if name}
 
@@ -98,7 +118,7 @@ def parse(command: Iterable[str]) -> Flags:
     """Read a container's command and arguments.
 
     With `--config` kube-proxy takes everything from the file and only `--hostname-override` still counts.
-    Raises ValueError for a number that is none.
+    Raises ValueError, naming the flag, for a number that is none.
     """
     values = _words(command)
     with_file = CONFIG_FLAG in values
@@ -113,7 +133,7 @@ def parse(command: Iterable[str]) -> Flags:
         elif name in _TEXT:
             _put(config, _TEXT[name], value)
         elif name in _NUMBER:
-            _put(config, _NUMBER[name], int(value))
+            _put(config, _NUMBER[name], _number(name, value))
         elif name in _SWITCH:
             _put(config, _SWITCH[name], _truth(value))
         elif name in _LIST:
@@ -122,7 +142,7 @@ def parse(command: Iterable[str]) -> Flags:
             config["featureGates"] = _gates(value)
         else:
             unknown.append("--" + name)
-    return Flags(config, with_file, tuple(ignored), tuple(unknown))
+    return Flags(config, values.get(CONFIG_FLAG, ""), tuple(ignored), tuple(unknown))
 
 
 def with_file(flags: Flags, file: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,3 +100,25 @@ def test_gate_knows_static_pods_and_renamed_daemonsets() -> None:
 
 def test_gate_lets_our_own_health_port_be() -> None:
     assert not gate.decide(NODE, [], [("*", 10256, "kproxyd")]).refuse
+
+
+IMAGE = "registry.example.org/k8s/kube-proxy"
+RECOGNISED = [
+    ("by image", {"containers": [{"name": "p", "image": f"{IMAGE}:v1.34.1"}]}, True),
+    ("by image of one machine", {"containers": [{"name": "p", "image": f"{IMAGE}-arm64@sha256:0"}]}, True),
+    ("in a script", {"containers": [{"name": "p", "command": ["/bin/sh", "-c", "exec kube-proxy --v=2 2>&1"]}]}, True),
+    ("another program in it", {"containers": [{"name": "p", "image": f"{IMAGE}:v1", "command": ["sleep"]}]}, False),
+    ("an exporter for it", {"containers": [{"name": "p", "image": "example.org/kube-proxy-exporter:v1"}]}, False),
+    (
+        "on Windows nodes",
+        {"containers": [{"name": "p", "image": IMAGE}], "nodeSelector": {"kubernetes.io/os": "windows"}},
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("pod", "expected"), [row[1:] for row in RECOGNISED], ids=[row[0] for row in RECOGNISED])
+def test_kube_proxy_is_recognised(pod: dict[str, Any], expected: bool) -> None:
+    item = kube_proxy(**pod)
+    item["metadata"] = {"name": "proxy", "namespace": "kube-system"}
+    assert daemonset.is_kube_proxy(item) == expected
