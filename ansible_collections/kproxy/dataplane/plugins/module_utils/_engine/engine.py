@@ -80,6 +80,8 @@ class Engine:
         self._pending: list[Change] = []
         self._in_step = False
         self._udp_families: set[int] = set()
+        #: Why stale UDP flows are still there; empty when none is left to delete.
+        self.flow_failure = ""
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Take changes for the next sync. Never touches the kernel."""
@@ -87,8 +89,8 @@ class Engine:
 
     @property
     def pending(self) -> bool:
-        """There are changes to sync, or the last sync has not succeeded."""
-        return bool(self._pending) or not self._in_step
+        """There are changes to sync, or the last sync has not succeeded in everything."""
+        return bool(self._pending or self._udp_families) or not self._in_step
 
     @property
     def conflicts(self) -> Sequence[Conflict]:
@@ -171,15 +173,16 @@ class Engine:
     def _delete_stale_flows(self) -> dict[int, FlowCleanup]:
         """Delete UDP flows to endpoints that have gone: rules first, or the next packet brings the old flow back.
 
-        A failure leaves them for the next sync.
+        A failure leaves them for the next sync, and has nothing to do with the tables: those are in step.
         """
+        self.flow_failure = ""
         done: dict[int, FlowCleanup] = {}
         for family in sorted(self._udp_families):
             started = time.monotonic()
             try:
                 deleted = delete_stale_flows(self.table, family)
-            except KernelError:
-                self._in_step = False
+            except KernelError as error:
+                self.flow_failure = str(error)
                 break
             self._udp_families.discard(family)
             done[family] = FlowCleanup(deleted, time.monotonic() - started)

@@ -28,6 +28,7 @@ def examine(facts: NodeFacts, options: Options) -> list[Finding]:
         requirements.kernel(facts, options),
         requirements.nft(facts, options),
         requirements.nft_features(facts, options),
+        requirements.conntrack_delete(facts, options),
         *settings.forwarding(facts, options),
         settings.conntrack_max(facts, options),
         settings.tcp_be_liberal(facts, options),

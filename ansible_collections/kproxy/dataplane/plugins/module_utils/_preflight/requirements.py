@@ -4,7 +4,14 @@
 
 from __future__ import annotations
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.findings import BLOCK, FIX, OK, SKIP, Finding
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.findings import (
+    BLOCK,
+    FIX,
+    OK,
+    SKIP,
+    WARN,
+    Finding,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.node_facts import (
     NodeFacts,
     Options,
@@ -101,6 +108,21 @@ def nft_features(facts: NodeFacts, options: Options) -> Finding:
             "modules or options of nftables are missing from it",
         )
     return Finding("nft_features", OK, "every piece of the tables loads")
+
+
+def conntrack_delete(facts: NodeFacts, options: Options) -> Finding:
+    """UDP has no end of a connection: only deleting its flow leads a client away from an endpoint that has gone."""
+    check = "conntrack_delete"
+    if options.backend == "ebpf":
+        return Finding(check, SKIP, "not needed by the eBPF backend, but for Services that it leaves to nftables")
+    if facts.features.get(check) is False:
+        return Finding(
+            check,
+            WARN,
+            "tracked flows cannot be read or deleted here, so UDP clients go on sending to endpoints that have gone; load "
+            "nf_conntrack_netlink, which some distributions keep in a package of further kernel modules",
+        )
+    return Finding(check, OK, "tracked flows can be deleted")
 
 
 def capability(facts: NodeFacts, options: Options) -> Finding:

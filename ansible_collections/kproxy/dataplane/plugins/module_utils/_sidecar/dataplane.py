@@ -32,7 +32,8 @@ class Outcome(NamedTuple):
 
     generation: number of the last commit that wrote. elements: written or removed. added, changed, removed: frontends
     that the queued changes touched. wrote without any of these: the kernel was other than it had been left.
-    flow_cleanups: per family, 4 or 6, whose stale UDP flows were looked for.
+    flow_cleanups: per family, 4 or 6, whose stale UDP flows were looked for. unfinished: why stale UDP flows are left
+    although the commit is in force; empty if none is.
     """
 
     generation: int
@@ -42,6 +43,7 @@ class Outcome(NamedTuple):
     changed: int = 0
     removed: int = 0
     flow_cleanups: Mapping[int, FlowCleanup] = {}
+    unfinished: str = ""
 
     @property
     def frontends(self) -> int:

@@ -35,6 +35,10 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.facts import FactsTracker
 
 LOG = logging.getLogger("kproxyd")
+_FLOWS_ADVICE = (
+    "trying again. If it goes on: modprobe nf_conntrack_netlink, which some distributions keep in a package of further "
+    "kernel modules"
+)
 
 
 class AnnouncedNft(NftCommand):
@@ -129,8 +133,10 @@ class EngineDataplane:
         return None if isinstance(self._backend, NftablesBackend) else self._backend.outsiders()
 
     def problems(self) -> tuple[str, ...]:
-        """Return what the backend cannot do here, one sentence each."""
-        return () if isinstance(self._backend, NftablesBackend) else tuple(self._backend.problems)
+        """Return what cannot be done here, one sentence each."""
+        why = self._engine.flow_failure
+        flows = (f"UDP clients may go on sending to endpoints that have gone: {why}; {_FLOWS_ADVICE}",) if why else ()
+        return flows if isinstance(self._backend, NftablesBackend) else (*flows, *self._backend.problems)
 
     def _retire_canary(self) -> None:
         """After the first commit that serves all Services, remove the tables of an earlier canary."""
@@ -175,4 +181,5 @@ class EngineDataplane:
             changed=len(result.rows) - added - removed,
             removed=removed,
             flow_cleanups=result.flow_cleanups,
+            unfinished=self._engine.flow_failure,
         )

@@ -65,6 +65,7 @@ class Reporter:
         self.left_out: Mapping[str, str] = {}
         self.notes: Mapping[str, tuple[str, ...]] = {}
         self._conflicts: frozenset[str] = frozenset()
+        self._unfinished = ""
 
     def proxy_state(self) -> ProxyState:
         """Return what /healthz and /livez depend on, as of now. Safe to call from any thread."""
@@ -194,6 +195,9 @@ class Reporter:
         for family_number, cleanup in outcome.flow_cleanups.items():
             self._metrics.flow_cleanup_seconds.labels(ip_family=f"IPv{family_number}").observe(cleanup.seconds)
             self._metrics.flows_deleted.labels(ip_family=f"IPv{family_number}").inc(cleanup.deleted)
+        if outcome.unfinished and outcome.unfinished != self._unfinished:
+            LOG.warning("stale UDP flows are left: %s; trying again", outcome.unfinished)
+        self._unfinished = outcome.unfinished
         if attempt.repaired:
             self.foreign_repairs += 1
             self._metrics.foreign_repairs.inc()

@@ -5,7 +5,7 @@
 An event is committed at once when nothing is running; events that arrive during a commit gather and go together with
 the next. Nothing is committed before every first list is complete, so that a restart never removes what it has not
 heard of yet. Changes stay queued until a commit succeeded; after a failure the next commit is a full one that reads the
-kernel back, retried with growing pauses and without waiting for an event.
+kernel back, retried with growing pauses and without waiting for an event. So are stale UDP flows that a commit left.
 
 No threads, no files, no sockets: the caller waits until deadline() and calls step().
 """
@@ -52,6 +52,7 @@ MAX_CAUSES = 20
 START = "start"
 EVENTS = "events"
 RETRY = "retry"
+FOLLOW_UP = "stale flows"
 FOREIGN = "foreign change"
 PERIODIC = "periodic audit"
 ASKED = "verify"
@@ -147,6 +148,8 @@ class SyncLoop:
         self._dirty = False
         self._failures = 0
         self._retry_at = 0.0
+        self._unfinished = 0
+        self._follow_up_at = float("inf")
         self._last_attempt = float("-inf")
         self._audit_at = float("inf")
         self._foreign_since: float | None = None
@@ -211,8 +214,7 @@ class SyncLoop:
         if self._failures:
             return self._retry_at
         times = [self._audit_at] if self._started else [float("-inf")]
-        if self._dirty:
-            times.append(self._last_attempt + self._min_sync_period)
+        times.append(self._last_attempt + self._min_sync_period if self._dirty else self._follow_up_at)
         if self._foreign_since is not None:
             times.append(self._foreign_due())
         return min(times)
@@ -232,7 +234,7 @@ class SyncLoop:
         elif now >= self._audit_at:
             self._attempt(PERIODIC, full=True)
         else:
-            self._attempt(EVENTS, full=False)
+            self._attempt(EVENTS if self._dirty else FOLLOW_UP, full=False)
         return True
 
     def audit_now(self) -> Attempt | None:
@@ -250,7 +252,7 @@ class SyncLoop:
         except CommitFailed as error:
             end = self._clock()
             self._failures += 1
-            pause = min(FIRST_RETRY_SECONDS * 2 ** min(self._failures - 1, 16), LAST_RETRY_SECONDS)
+            pause = _pause(self._failures)
             self._retry_at = end + pause
             self._last_attempt = end
             attempt = Attempt(
@@ -265,6 +267,8 @@ class SyncLoop:
         self._dirty = False
         self._failures = 0
         self._last_attempt = end
+        self._unfinished = self._unfinished + 1 if outcome.unfinished else 0
+        self._follow_up_at = end + _pause(self._unfinished) if self._unfinished else float("inf")
         if full:
             self._foreign_since = None
             self._foreign = []
@@ -325,6 +329,11 @@ class SyncLoop:
             self._pending.causes.append(cause)
         else:
             self._pending.more_causes += 1
+
+
+def _pause(failures: int) -> float:
+    """Return the seconds to wait after so many failures in a row."""
+    return min(FIRST_RETRY_SECONDS * 2 ** min(failures - 1, 16), LAST_RETRY_SECONDS)
 
 
 def _path(namespace: str, name: str) -> str:

@@ -194,8 +194,11 @@ def test_flows_that_could_not_be_deleted_are_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(engine_module, "delete_stale_flows", fail)
         assert deleted(engine.sync()) == {}
+        assert "read tracked flows" in engine.flow_failure
     assert engine.pending
-    assert deleted(engine.sync()) == {4: 1}
+    again = engine.sync()
+    assert (deleted(again), again.full) == ({4: 1}, False)
+    assert (engine.pending, engine.flow_failure) == (False, "")
 
 
 def test_a_preview_writes_nothing(engine: Engine, dataplane: Dataplane) -> None:

@@ -60,6 +60,20 @@ def test_nft(facts: dict[str, Any], options: dict[str, Any], result: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("features", "backend", "result"),
+    [
+        ({"conntrack_delete": False}, "nftables", "warn"),
+        ({"conntrack_delete": True}, "nftables", "ok"),
+        ({}, "nftables", "ok"),
+        ({"conntrack_delete": False}, "ebpf", "skip"),
+    ],
+)
+def test_conntrack_delete(features: dict[str, bool], backend: str, result: str) -> None:
+    found = requirements.conntrack_delete(node(features=features), Options.from_mapping({"backend": backend}))
+    assert (found.result, "nf_conntrack_netlink" in found.message) == (result, result == "warn")
+
+
+@pytest.mark.parametrize(
     ("kernel", "features", "result"),
     [
         ("6.18.0", {}, "ok"),

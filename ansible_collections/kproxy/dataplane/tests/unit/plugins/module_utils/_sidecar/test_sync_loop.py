@@ -20,6 +20,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events i
     Upserted,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sync_loop import (
+    FOLLOW_UP,
     FOREIGN,
     PERIODIC,
     RETRY,
@@ -46,6 +47,7 @@ class RecordingDataplane:
         self.calls: list[str] = []
         self.changes: list[Change] = []
         self.failures = 0
+        self.flows_left = 0
 
     def apply(self, changes: Sequence[Change]) -> None:
         self.changes += changes
@@ -64,7 +66,9 @@ class RecordingDataplane:
         if self.failures:
             self.failures -= 1
             raise CommitFailed("the kernel said no")
-        return Outcome(len(self.calls), wrote=True, elements=1, added=1)
+        left = "the connection table is busy" if self.flows_left else ""
+        self.flows_left = max(0, self.flows_left - 1)
+        return Outcome(len(self.calls), wrote=True, elements=1, added=1, unfinished=left)
 
 
 class Recorder:
@@ -294,3 +298,33 @@ def test_verify_audits_at_once_but_never_before_the_first_lists() -> None:
     assert attempt is not None
     assert attempt.full
     assert bench.loop.started
+
+
+def test_stale_flows_that_a_commit_left_are_tried_again_with_growing_pauses() -> None:
+    bench = Bench()
+    bench.dataplane.flows_left = 3
+    bench.list_all(service("a"))
+    assert bench.loop.step()
+    for pause in (0.1, 0.2, 0.4):
+        assert not bench.loop.step()
+        assert bench.loop.deadline() == pytest.approx(bench.clock.now + pause)
+        bench.clock.now += pause
+        assert bench.loop.step()
+    assert bench.reasons() == [START, FOLLOW_UP, FOLLOW_UP, FOLLOW_UP]
+    assert bench.dataplane.calls == ["audit", "sync", "sync", "sync"]
+    assert bench.loop.failing == 0
+    assert bench.loop.deadline() == pytest.approx(1000.0 + 300.0)
+
+
+def test_changes_take_stale_flows_along_at_their_own_time() -> None:
+    bench = Bench.started(min_sync_period=5.0)
+    bench.dataplane.flows_left = 1
+    bench.clock.now += 5.0
+    bench.loop.take([Upserted(service("b"), bench.clock.now)])
+    assert bench.loop.step()
+    bench.loop.take([Upserted(service("c"), bench.clock.now)])
+    bench.clock.now += 1.0
+    assert not bench.loop.step()
+    bench.clock.now += 4.0
+    assert bench.loop.step()
+    assert bench.reasons() == [START, "events", "events"]
