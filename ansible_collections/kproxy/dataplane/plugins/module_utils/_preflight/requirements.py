@@ -119,8 +119,8 @@ def conntrack_delete(facts: NodeFacts, options: Options) -> Finding:
         return Finding(
             check,
             WARN,
-            "tracked flows cannot be read or deleted here, so UDP clients go on sending to endpoints that have gone; load "
-            "nf_conntrack_netlink, which some distributions keep in a package of further kernel modules",
+            "tracked flows cannot be read or deleted here, so UDP clients go on sending to endpoints that have gone; "
+            "load nf_conntrack_netlink, which some distributions keep in a package of further kernel modules",
         )
     return Finding(check, OK, "tracked flows can be deleted")
 

@@ -333,7 +333,7 @@ class SyncLoop:
 
 def _pause(failures: int) -> float:
     """Return the seconds to wait after so many failures in a row."""
-    return min(FIRST_RETRY_SECONDS * 2 ** min(failures - 1, 16), LAST_RETRY_SECONDS)
+    return min(FIRST_RETRY_SECONDS * (1 << min(failures - 1, 16)), LAST_RETRY_SECONDS)
 
 
 def _path(namespace: str, name: str) -> str:
