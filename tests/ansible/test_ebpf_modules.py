@@ -7,11 +7,8 @@ node forwards as it did before: here by the tables of nftables.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,10 +24,10 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import mount_point
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert, parse
+from tests.module_run import run_module
 from tests.packets.ebpf.fabric import pass_program
 from tests.packets.ebpf.test_packet_path import CLUSTER_IP, NODE, POD, World
 
-ROOT = Path(__file__).parents[2]
 SERVICE: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Service",
@@ -72,19 +69,7 @@ class Host:
     def run(self, name: str, *before: str, **options: Any) -> dict[str, Any]:
         """Run a module in the node's network namespace; `before` starts it."""
         arguments = {"directory": self.directory, "_ansible_diff": True, **options}
-        done = subprocess.run(
-            [*before, sys.executable, "-m", f"ansible_collections.kproxy.dataplane.plugins.modules.{name}"],
-            input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            preexec_fn=self.world.node.joiner(),
-        )
-        assert done.stdout, done.stderr
-        assert "Traceback" not in done.stdout + done.stderr
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return result
+        return run_module(name, arguments, self.world.node.joiner(), before)
 
     def ebpf(self, *objects: dict[str, Any], check: bool = False, **options: Any) -> dict[str, Any]:
         """Run the module `ebpf` on objects, or with state absent; it must not fail."""

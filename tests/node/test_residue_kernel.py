@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.module_run import run_module
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "cases"
@@ -33,25 +34,7 @@ class Namespace:
 
     def module(self, name: str, **options: Any) -> dict[str, Any]:
         """Run a module as Ansible would, and return what it printed."""
-        arguments = json.dumps({"ANSIBLE_MODULE_ARGS": options})
-        done = subprocess.run(
-            [
-                "ip",
-                "netns",
-                "exec",
-                self.name,
-                sys.executable,
-                "-m",
-                f"ansible_collections.kproxy.dataplane.plugins.modules.{name}",
-            ],
-            input=arguments,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return result
+        return run_module(name, options, before=["ip", "netns", "exec", self.name])
 
     def undo_script(self) -> str:
         """Return the script that the safeguard would arm here."""

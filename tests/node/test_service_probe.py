@@ -6,12 +6,10 @@ The kernel is programmed with one set of objects and the module is told another,
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,9 +24,9 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.reading import read_documents
-from devtools.bootstrap import ROOT
 from devtools.conformance.netns import NetworkNamespace
 from devtools.conformance.node_cgroup import BpfFs, NodeCgroup
+from tests.module_run import run_module
 
 PODS = ("p1", "p2", "p3")
 CONFIG = {"clusterCIDR": "10.244.0.0/16,fd00:10:244::/48"}
@@ -147,17 +145,8 @@ class World:
             "timeout": 0.4,
             **options,
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "ansible_collections.kproxy.dataplane.plugins.modules.probe"],
-            input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            preexec_fn=join,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        result = run_module("probe", arguments, join)
+        assert not result.get("failed"), result
         return result
 
 

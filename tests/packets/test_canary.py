@@ -17,7 +17,7 @@ import pytest
 from ansible_collections.kproxy.dataplane.plugins.modules import nftables
 from devtools.conformance.netns import NetworkNamespace
 from devtools.kube_proxy import rules
-from tests.packets.module_run import run_module
+from tests.module_run import run_module
 
 OUTSIDER, POD, OLD, NEW = "203.0.113.7", "10.244.1.9", "10.244.2.21", "10.244.3.21"
 LEAVES = {"outside": OUTSIDER, "pod": POD, "old": OLD, "new": NEW}

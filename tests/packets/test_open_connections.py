@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from devtools.conformance.netns import NetworkNamespace
-from tests.packets.module_run import run_module
+from tests.module_run import run_module
 
 SERVICE = ("10.96.70.2", 443)
 ADDRESSES = {"client": "203.0.113.7", "old": "10.244.2.21", "new": "10.244.3.21"}

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +14,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sources import a
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.api_objects import ApiObjects
 from devtools.control_plane import ControlPlane, StandIn
 from devtools.waiting import eventually
+from tests.module_run import run_module
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "cases"
@@ -39,18 +36,7 @@ class Cluster:
         self.kubeconfig.write_text(plane.kubeconfig("admin", groups=["system:masters"]))
 
     def module(self, name: str, **options: Any) -> dict[str, Any]:
-        arguments = {"kubeconfig": str(self.kubeconfig), **options}
-        done = subprocess.run(
-            [sys.executable, "-m", f"ansible_collections.kproxy.dataplane.plugins.modules.{name}"],
-            input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        assert done.stdout, done.stderr
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return result
+        return run_module(name, {"kubeconfig": str(self.kubeconfig), **options})
 
 
 @pytest.fixture
