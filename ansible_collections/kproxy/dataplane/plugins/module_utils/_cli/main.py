@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,10 +22,11 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_datap
     NoBpffs,
     Unsupported,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand, NftError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import CANARY, WHOLE
 
 SOCKET = "/run/kproxy/kproxyd.sock"
-TABLES = tuple((family, place.table) for place in (WHOLE, CANARY) for family in ("ip", "ip6"))
+TABLES = tuple((family, place.table) for place in (WHOLE, CANARY) for family in (4, 6))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,20 +137,20 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _show_kernel(arguments: argparse.Namespace) -> int:
     """Print our tables as nft lists them; needs no daemon."""
-    flags = ["--json"] if arguments.output == "json" else []
-    found = False
-    for family, table in TABLES:
-        try:
-            listing = subprocess.run(  # pylint: disable=ansible-bad-function
-                ["nft", *flags, "list", "table", family, table], capture_output=True, text=True, check=False
-            )
-        except FileNotFoundError:
-            sys.stderr.write("kproxyctl: the kernel cannot be read: nft is not installed (package nftables)\n")
-            return exit_codes.PROBLEM
-        if listing.returncode == 0:
-            found = True
-            sys.stdout.write(listing.stdout)
-    if not found:
+    nft = NftCommand()
+    as_json = arguments.output == "json"
+    try:
+        listings = [nft.list_table(family, table, terse=False, json=as_json) for family, table in TABLES]
+    except NftError as error:
+        sys.stderr.write(f"kproxyctl: the kernel cannot be read: {error}\n")
+        return exit_codes.PROBLEM
+    found = [listing for listing in listings if listing is not None]
+    if found and as_json:
+        rows = [row for listing in found for row in json.loads(listing)["nftables"]]
+        sys.stdout.write(json.dumps({"nftables": rows}) + "\n")
+    elif found:
+        sys.stdout.write("".join(found))
+    else:
         sys.stderr.write(
             "kproxyctl: the kernel holds no nftables table of ours: nothing is programmed, or eBPF carries all of it\n"
         )

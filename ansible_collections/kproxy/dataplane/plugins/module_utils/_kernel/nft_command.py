@@ -97,15 +97,19 @@ class NftCommand:
         self._require_minimum()
         self._run((["-c"] if check else []) + ["-f", "-"], structure)
 
-    def list_table(self, family: int, table: str, terse: bool = True) -> str | None:
+    def list_table(self, family: int, table: str, terse: bool = True, json: bool = False) -> str | None:
         """Return one table of ours as nft prints it; None if it does not exist.
 
         Args:
             family: 4 or 6.
             table: name.
             terse: leave out the elements of sets.
+            json: in libnftables' JSON.
+
+        Raises:
+            NftError: nft is missing, may not read the table, died or is overdue.
         """
-        arguments = (["-t"] if terse else []) + ["list", "table", FAMILY_WORD[family], table]
+        arguments = (["-t"] if terse else []) + (["-j"] if json else []) + ["list", "table", FAMILY_WORD[family], table]
         try:
             return self._run(arguments, None)
         except NftError as error:

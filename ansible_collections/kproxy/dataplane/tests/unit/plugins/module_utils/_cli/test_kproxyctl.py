@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._cli import exit_codes, main
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
 
 TRACE: dict[str, Any] = {
     "verdict": "dnat",
@@ -121,14 +122,27 @@ def test_without_a_daemon_the_next_step_is_named(
     assert "keeps forwarding" in message
 
 
+def use_nft(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    """Let kproxyctl run this shell script for nft."""
+    program = folder / "nft"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(main, "NftCommand", functools.partial(NftCommand, str(program)))
+
+
+NO_TABLE = "echo 'Error: No such file or directory' >&2; exit 1"
+ONE_TABLE = f"""case "$*" in
+"list table ip kproxy") echo "table ip kproxy {{}}" ;;
+"-j list table ip kproxy") echo '{{"nftables": [{{"metainfo": {{}}}}, {{"table": {{"family": "ip"}}}}]}}' ;;
+"-j list table ip6 kproxy") echo '{{"nftables": [{{"table": {{"family": "ip6"}}}}]}}' ;;
+*) {NO_TABLE} ;;
+esac"""
+
+
 def test_show_falls_back_to_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def nft(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        found = command[-2:] == ["ip", "kproxy"]
-        return subprocess.CompletedProcess(command, 0 if found else 1, "table ip kproxy {}\n" if found else "", "")
-
-    monkeypatch.setattr(subprocess, "run", nft)
+    use_nft(monkeypatch, tmp_path, ONE_TABLE)
     assert kproxyctl(tmp_path / "nothing", "show", "shop/web") == exit_codes.NO_DAEMON
     shown = capsys.readouterr()
     assert shown.out == "table ip kproxy {}\n"
@@ -136,20 +150,39 @@ def test_show_falls_back_to_the_kernel(
     assert kproxyctl(tmp_path / "nothing", "show") == exit_codes.OK
 
 
-def test_a_kernel_without_our_tables_is_bad_news(
+def test_the_tables_of_both_families_are_one_document(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", ""))
+    use_nft(monkeypatch, tmp_path, ONE_TABLE)
+    assert kproxyctl(tmp_path / "nothing", "show", "-o", "json") == exit_codes.OK
+    rows = json.loads(capsys.readouterr().out)["nftables"]
+    assert [row["table"]["family"] for row in rows if "table" in row] == ["ip", "ip6"]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (NO_TABLE, "nothing is programmed"),
+        ("echo 'Error: Operation not permitted' >&2; exit 1", "Operation not permitted"),
+        ("kill -SEGV $$", "was killed by SIGSEGV"),
+    ],
+)
+def test_why_no_table_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], script: str, said: str
+) -> None:
+    use_nft(monkeypatch, tmp_path, script)
     assert kproxyctl(tmp_path / "nothing", "show") == exit_codes.PROBLEM
-    assert "nothing is programmed" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.out == ""
 
 
 def test_a_missing_nft_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(main, "NftCommand", functools.partial(NftCommand, str(tmp_path / "nft")))
     assert kproxyctl(tmp_path / "nothing", "show") == exit_codes.PROBLEM
-    assert "nft is not installed" in capsys.readouterr().err
+    assert "is not installed; install package nftables" in capsys.readouterr().err
 
 
 def test_raw_maps_hold_no_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
