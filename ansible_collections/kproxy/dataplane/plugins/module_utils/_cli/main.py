@@ -24,6 +24,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_datap
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand, NftError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import CANARY, WHOLE
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NUMBERS
 
 SOCKET = "/run/kproxy/kproxyd.sock"
 TABLES = tuple((family, place.table) for place in (WHOLE, CANARY) for family in (4, 6))
@@ -73,9 +74,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     trace = command("trace", _trace, "what happens to one new connection, without sending it")
     trace.add_argument("--from", dest="source", required=True, metavar="ADDRESS", help="where it comes from")
-    trace.add_argument("--to", dest="destination", required=True, metavar="ADDRESS", help="what it dials")
+    trace.add_argument(
+        "--to", dest="destination", required=True, metavar="ADDRESS[:PORT[/PROTOCOL]]", help="what it dials"
+    )
     trace.add_argument("--port", type=int, default=0, help="the port it dials")
-    trace.add_argument("--protocol", default="TCP", help="TCP, UDP, SCTP or ICMP (default: TCP)")
+    trace.add_argument("--protocol", default="", help="TCP, UDP, SCTP or ICMP (default: TCP)")
     trace.add_argument("--interface", default="", help="where it enters this node; none if this node sends it")
     command("history", _history, "the latest commits with their causes").add_argument(
         "--last", type=int, default=20, metavar="N", help="how many (default: 20)"
@@ -158,13 +161,14 @@ def _show_kernel(arguments: argparse.Namespace) -> int:
 
 
 def _trace(arguments: argparse.Namespace) -> int:
+    destination, port, protocol = _dialled(arguments.destination)
     document = ask(
         arguments.socket,
         "trace",
-        port=arguments.port,
-        protocol=arguments.protocol,
+        port=arguments.port or port,
+        protocol=arguments.protocol or protocol,
         interface=arguments.interface,
-        **{"from": arguments.source, "to": arguments.destination},
+        **{"from": arguments.source.strip("[]"), "to": destination},
     )
     _print(arguments, document, layout.trace)
     return exit_codes.PROBLEM if document["verdict"] in ("drop", "reject") else exit_codes.OK
@@ -202,6 +206,17 @@ def _split(name: str) -> tuple[str, str]:
         return "", ""
     namespace, slash, service = name.partition("/")
     return (namespace, service) if slash else ("default", namespace)
+
+
+def _dialled(text: str) -> tuple[str, int, str]:
+    """Return address, port and protocol of what `kproxyctl services` writes as ADDRESS:PORT/PROTOCOL; 0 is no port."""
+    rest, slash, protocol = text.rpartition("/")
+    if not slash or protocol.upper() not in NUMBERS:
+        rest, protocol = text, "TCP"
+    host, colon, port = rest.rpartition(":")
+    if colon and port.isdigit() and (":" not in host or host.endswith("]")):
+        return host.strip("[]"), int(port), protocol
+    return rest.strip("[]"), 0, protocol
 
 
 def _print(arguments: argparse.Namespace, document: Any, lay_out: Callable[[Any], list[str]]) -> None:

@@ -68,9 +68,7 @@ class Answers:
             "backends": lambda arguments: views.backends(
                 self._table, _text(arguments, "namespace"), _text(arguments, "service")
             ),
-            "show": lambda arguments: views.show(
-                self._table, _text(arguments, "namespace"), _text(arguments, "service"), about.most_endpoints
-            ),
+            "show": self._show,
             "trace": lambda arguments: views.trace(self._table, arguments, self._local_addresses()),
             "history": self._history,
             "verify": lambda _arguments: self._verify(),
@@ -145,6 +143,13 @@ class Answers:
             "residentBytes": memory.resident_bytes(),
         }
         return lambda: document
+
+    def _show(self, arguments: Mapping[str, Any]) -> Render:
+        namespace, name = _text(arguments, "namespace"), _text(arguments, "service")
+        why = self._sync_loop.refusals.get(("Service", namespace, name))
+        if why and (namespace, name) not in self._table.store.services:
+            raise QuestionError(f"Service {namespace}/{name} is refused: {why}")
+        return views.show(self._table, namespace, name, self._about.most_endpoints)
 
     def _verify(self) -> Render:
         attempt = self._sync_loop.audit_now()

@@ -8,6 +8,7 @@ thousand of them does not hold up the loop that owns the engine.
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -37,16 +38,29 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.catego
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.control import QuestionError, Render
 
 ICMP = {4: 1, 6: 58}
+# Names that one message suggests, and namespaces that it lists.
+_SUGGESTED = 3
+_SHOWN_NAMESPACES = 10
 
 
 def services(table: ServiceTable, namespace: str = "") -> Render:
-    """Return one document per frontend, in the order of Services and addresses."""
+    """Return one document per frontend, in the order of Services and addresses.
+
+    Raises QuestionError for a namespace without a Service.
+    """
+    if namespace:
+        _check_namespace(table, namespace)
     rows = [row for row in table.frontends.values() if not namespace or row.service_port.namespace == namespace]
     return lambda: [frontend_document(row) for row in _ordered(rows)]
 
 
 def backends(table: ServiceTable, namespace: str = "", service: str = "") -> Render:
-    """Return one document per service port, family and endpoint that some client can reach here."""
+    """Return one document per service port, family and endpoint that some client can reach here.
+
+    Raises QuestionError for a Service that is unknown.
+    """
+    if service and (namespace, service) not in table.store.services:
+        raise unknown_service(table, namespace, service)
     rows = [
         row
         for row in table.frontends.values()
@@ -61,7 +75,7 @@ def show(table: ServiceTable, namespace: str, service: str, most_endpoints: int 
     key = (namespace, service)
     known = table.store.services.get(key)
     if known is None:
-        raise QuestionError(f"Service {namespace}/{service} is not known here; kproxyctl services lists those that are")
+        raise unknown_service(table, namespace, service)
     canary = table.config.canary
     if canary is not None and not canary.chooses(known):
         raise QuestionError(f"Service {namespace}/{service} is kube-proxy's on this node; ours are {canary}")
@@ -84,6 +98,27 @@ def show(table: ServiceTable, namespace: str, service: str, most_endpoints: int 
         }
 
     return render
+
+
+def unknown_service(table: ServiceTable, namespace: str, service: str) -> QuestionError:
+    """Return what to say of a Service that is not there, with the ones that may be meant."""
+    known = table.store.services
+    meant = [key for key in known if key[1] == service]
+    if not meant:
+        here = [name for space, name in known if space == namespace]
+        meant = [(namespace, name) for name in difflib.get_close_matches(service, here, _SUGGESTED)]
+    advice = "kproxyctl services lists those that are"
+    if meant:
+        advice = "did you mean " + " or ".join("/".join(key) for key in sorted(meant)[:_SUGGESTED]) + "?"
+    return QuestionError(f"Service {namespace}/{service} is not known here; {advice}")
+
+
+def _check_namespace(table: ServiceTable, namespace: str) -> None:
+    known = {space for space, _name in table.store.services}
+    if known and namespace not in known:
+        near = difflib.get_close_matches(namespace, known, 1)
+        advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known)[:_SHOWN_NAMESPACES])}"
+        raise QuestionError(f"no Service of namespace {namespace} is known here; {advice}")
 
 
 def trace(table: ServiceTable, arguments: Mapping[str, Any], local_addresses: Collection[bytes]) -> Render:
@@ -179,7 +214,9 @@ def _packet(arguments: Mapping[str, Any]) -> Packet:
         source = parse_address(str(arguments.get("from", "")))
         destination = parse_address(str(arguments.get("to", "")))
     except AddressError as error:
-        raise QuestionError(f"{error}; a trace needs the addresses --from and --to") from None
+        raise QuestionError(
+            f"{error}; a trace needs addresses for --from and --to, and kproxyctl services shows those of Services"
+        ) from None
     if family_of(source) != family_of(destination):
         raise QuestionError("--from and --to are of different address families")
     name = str(arguments.get("protocol", "TCP")).upper()
@@ -188,5 +225,6 @@ def _packet(arguments: Mapping[str, Any]) -> Packet:
         raise QuestionError(f"protocol {name} is none of TCP, UDP, SCTP, ICMP")
     port = arguments.get("port", 0)
     if not isinstance(port, int) or not 0 <= port <= 65535 or (name != "ICMP" and port == 0):
-        raise QuestionError(f"port {port!r} is not a number from 1 to 65535")
+        said = f"port {port!r} is not a number from 1 to 65535" if port else "the port that is dialled is missing"
+        raise QuestionError(f"{said}; give it by --port")
     return Packet(source, destination, protocol, port, str(arguments.get("interface", "")))

@@ -101,6 +101,27 @@ def test_a_trace_that_goes_nowhere_is_bad_news(daemon: Answering, verdict: str, 
     assert daemon.requests[0]["from"] == "10.0.0.1"
 
 
+@pytest.mark.parametrize(
+    ("dialled", "asked"),
+    [
+        (["10.96.0.1:80"], ("10.96.0.1", 80, "TCP")),
+        (["10.96.0.1:53/udp"], ("10.96.0.1", 53, "udp")),
+        (["10.96.0.1:80/TCP", "--port", "81", "--protocol", "SCTP"], ("10.96.0.1", 81, "SCTP")),
+        (["[fd00::1]:80/TCP"], ("fd00::1", 80, "TCP")),
+        (["[fd00::1]"], ("fd00::1", 0, "TCP")),
+        (["fd00::1:80"], ("fd00::1:80", 0, "TCP")),
+        (["10.96.0.1/32"], ("10.96.0.1/32", 0, "TCP")),
+        (["shop/web"], ("shop/web", 0, "TCP")),
+    ],
+)
+def test_what_is_dialled_may_be_written_as_it_is_listed(
+    daemon: Answering, dialled: list[str], asked: tuple[str, int, str]
+) -> None:
+    daemon.result(TRACE)
+    assert kproxyctl(daemon.path, "trace", "--from", "[10.0.0.1]", "--to", *dialled) == exit_codes.OK
+    assert [daemon.requests[0][key] for key in ("from", "to", "port", "protocol")] == ["10.0.0.1", *asked]
+
+
 def test_a_refused_question_is_bad_news(daemon: Answering, capsys: pytest.CaptureFixture[str]) -> None:
     daemon.answer = b'{"version": 1, "ok": false, "error": "Service a/b is not known here"}\n'
     assert kproxyctl(daemon.path, "show", "a/b") == exit_codes.PROBLEM
