@@ -66,6 +66,7 @@ options:
         what it says.
     type: path
   kubeconfig_data:
+    version_added: 1.1.0
     description:
       - What a kubeconfig says, instead of a file on the node. Nothing of it is left on the node, so that a kubeconfig
         that a play is about to write can be used in check mode.

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: real_endpoint
 short_description: Refuse an API server address that works only once Services do
-version_added: 1.0.0
+version_added: 1.1.0
 description:
   - Returns the host of an API server's URL, and fails for an address inside the service ranges or a name that only
     cluster DNS knows.

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: verification
 short_description: Judge a node by named checks
-version_added: 1.0.0
+version_added: 1.1.0
 description:
   - Turns what was collected on a node into named checks, and these into a table and JUnit.
 options:

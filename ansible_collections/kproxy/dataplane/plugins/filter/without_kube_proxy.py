@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: without_kube_proxy
 short_description: Amend kubeadm's and kubelet's configuration so that kube-proxy never comes
-version_added: 1.0.0
+version_added: 1.1.0
 description:
   - Adds C(addon/kube-proxy) to the skipped phases of init and upgrade and sets C(proxy.disabled) where the version has
     it.

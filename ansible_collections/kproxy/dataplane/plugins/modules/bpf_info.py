@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: bpf_info
 short_description: Show what the eBPF dataplane has in a node's kernel, and what the kernel can do
-version_added: 1.0.0
+version_added: 1.1.0
 description:
   - Tries what the eBPF backend needs of the kernel, and reads the pinned programs and maps back. Nothing is changed.
 extends_documentation_fragment:

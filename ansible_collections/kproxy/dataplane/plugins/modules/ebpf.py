@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: ebpf
 short_description: Program Kubernetes Services into a node's eBPF maps
-version_added: 1.0.0
+version_added: 1.1.0
 description:
   - Reads Services, EndpointSlices, the Node and ServiceCIDRs once, works out what every client may reach, and makes the
     pinned maps say so. Then the socket programs are put on the node's cgroup and the packet programs on its devices.

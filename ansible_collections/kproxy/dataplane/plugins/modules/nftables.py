@@ -45,6 +45,7 @@ options:
     choices: [present, absent]
     default: present
   canary:
+    version_added: 1.1.0
     description:
       - Which Services are programmed on a node whose kube-proxy goes on serving all others.
       - Chosen is what O(canary.services) names, and what meets O(canary.selector) in one of O(canary.namespaces), as

@@ -83,6 +83,7 @@ kube_proxy_running:
   type: list
   elements: int
 ipvs_connections:
+  version_added: 1.1.0
   description:
     - Open connections that IPVS carries, as kube-proxy's ipvs mode makes it do. They are translated by IPVS itself, and
       end with its virtual servers.

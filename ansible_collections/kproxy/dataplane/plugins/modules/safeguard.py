@@ -60,6 +60,7 @@ options:
     type: path
     default: /var/lib/kproxy/safeguard
   restore:
+    version_added: 1.1.0
     description:
       - Whether the script puts kube-proxy's objects back. Without that it ends our part alone, on a node whose
         kube-proxy goes on running; such a node is armed whatever it holds of kube-proxy.

@@ -123,6 +123,7 @@ restarted:
   returned: success
   type: bool
 retires_ebpf:
+  version_added: 1.1.0
   description:
     - Whether the programs of a node that was served by eBPF were told to finish their connections and go, or would be
       in check mode.
