@@ -154,10 +154,8 @@ def _read(values: Mapping[str, Any]) -> ProxyConfig:
     node_name = str(values.get("nodeName") or "") or overridden_name(values.get("hostnameOverride"))
     if not node_name:
         raise ConfigError("nodeName is missing: set it to the name that this node's Node object has")
-    nftables = values.get("nftables") or {}
-    detect_local = values.get("detectLocal") or {}
-    if not isinstance(nftables, Mapping) or not isinstance(detect_local, Mapping):
-        raise ConfigError("nftables and detectLocal must be mappings")
+    nftables = _section(values, "nftables", ("masqueradeAll", "masqueradeBit", "syncPeriod", "minSyncPeriod"))
+    detect_local = _section(values, "detectLocal", ("bridgeInterface", "interfaceNamePrefix"))
     mode = str(values.get("detectLocalMode") or CLUSTER_CIDR)
     if mode not in DETECT_LOCAL_MODES:
         raise ConfigError("detectLocalMode is %r; it must be one of %s" % (mode, ", ".join(DETECT_LOCAL_MODES)))
@@ -184,13 +182,13 @@ def _read(values: Mapping[str, Any]) -> ProxyConfig:
             detect_local.get("interfaceNamePrefix"), "detectLocal.interfaceNamePrefix", mode == INTERFACE_NAME_PREFIX
         ),
         node_port_addresses=_node_port_addresses(values.get("nodePortAddresses")),
-        masquerade_all=bool(values.get("masqueradeAll", nftables.get("masqueradeAll", False))),
+        masquerade_all=_boolean(values.get("masqueradeAll", nftables.get("masqueradeAll")), "masqueradeAll"),
         masquerade_bit=bit,
         bind_address=_address(bind_address, "bindAddress") if bind_address else b"",
-        node_ips=tuple(_address(str(text), "nodeIPs") for text in values.get("nodeIPs") or ()),
+        node_ips=tuple(_address(str(text), "nodeIPs") for text in _texts(values.get("nodeIPs"), "nodeIPs")),
         zone=str(values.get("zone") or ""),
         pod_cidrs=_prefixes(values.get("podCIDRs"), "podCIDRs"),
-        feature_gates={str(name): bool(on) for name, on in gates.items()},
+        feature_gates={str(name): _boolean(on, "featureGates.%s" % name) for name, on in gates.items()},
         canary=canary,
     )
 
@@ -211,17 +209,53 @@ def _families(value: Any) -> tuple[int, ...]:
     return tuple(sorted(names[name] for name in set(chosen)))
 
 
+def _section(values: Mapping[str, Any], name: str, known: tuple[str, ...]) -> Mapping[str, Any]:
+    section = values.get(name)
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        raise ConfigError("%s must be a mapping, not %r" % (name, section))
+    for key in section:
+        if key not in known:
+            raise ConfigError("unknown setting %s.%s; known are %s" % (name, key, ", ".join(known)))
+    return section
+
+
+def _boolean(value: Any, name: str) -> bool:
+    """Return a switch. A text is refused: "false" in quotes, as an INI inventory makes it, would be true."""
+    if value is not None and not isinstance(value, bool):
+        raise ConfigError("%s must be true or false without quotes, not %r" % (name, value))
+    return bool(value)
+
+
+def _texts(value: Any, name: str) -> list[Any]:
+    """Return the items of a list, or of a text with commas between them."""
+    if isinstance(value, str):
+        return value.split(",")
+    if value is not None and not isinstance(value, (list, tuple)):
+        raise ConfigError("%s must be a list, not %r" % (name, value))
+    return list(value or ())
+
+
 def _prefixes(value: Any, name: str) -> tuple[Prefix, ...]:
-    texts = value.split(",") if isinstance(value, str) else value or ()
+    texts = _texts(value, name)
     try:
         return tuple(parse_prefix(str(text)) for text in texts if str(text).strip())
     except AddressError as error:
         raise ConfigError("%s: %s" % (name, error)) from None
 
 
+def _as_block(text: str) -> str:
+    """Return advice for a single address in the place of a block."""
+    try:
+        return "; a single address is %s/%d" % (text, len(parse_address(text)) * 8)
+    except AddressError:
+        return ""
+
+
 def _address(text: str, name: str) -> bytes:
     try:
-        return parse_address(text)
+        return parse_address(text.strip())
     except AddressError as error:
         raise ConfigError("%s: %s" % (name, error)) from None
 
@@ -249,8 +283,8 @@ def _node_port_addresses(value: Any) -> tuple[str, ...]:
                 text = str(parse_prefix(text))
             except AddressError:
                 raise ConfigError(
-                    "nodePortAddresses: %r is neither a CIDR block nor one of %s, %s, %s"
-                    % (item, PRIMARY, LOCALHOST, ALL)
+                    "nodePortAddresses: %r is neither a CIDR block nor one of %s, %s, %s%s"
+                    % (item, PRIMARY, LOCALHOST, ALL, _as_block(text))
                 ) from None
         chosen.append(text)
     return tuple(chosen)

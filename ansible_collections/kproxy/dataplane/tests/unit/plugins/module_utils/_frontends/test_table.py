@@ -9,6 +9,7 @@ import pytest
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ConfigError, ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.undetected import undetected
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import parse_address
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Delete
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import TCP
@@ -173,6 +174,14 @@ REFUSED = [
     ({"nodeName": "n1", "detectLocalMode": "Magic"}, "detectLocalMode is 'Magic'"),
     ({"nodeName": "n1", "clusterCIDR": "10.244.0.0"}, "clusterCIDR: '10.244.0.0' is not a CIDR block"),
     ({"nodeName": "n1", "nodePortAddresses": ["eth0"]}, "nodePortAddresses: 'eth0' is neither"),
+    ({"nodeName": "n1", "nodePortAddresses": ["192.0.2.7"]}, "a single address is 192.0.2.7/32"),
+    ({"nodeName": "n1", "masqueradeAll": "false"}, "masqueradeAll must be true or false without quotes, not 'false'"),
+    ({"nodeName": "n1", "nftables": {"masqueradeAll": "no"}}, "masqueradeAll must be true or false without quotes"),
+    ({"nodeName": "n1", "featureGates": {"A": "false"}}, "featureGates.A must be true or false without quotes"),
+    ({"nodeName": "n1", "clusterCIDR": 10}, "clusterCIDR must be a list, not 10"),
+    ({"nodeName": "n1", "nodeIPs": {"a": 1}}, "nodeIPs must be a list"),
+    ({"nodeName": "n1", "detectLocal": {"interfaceNamePrefx": "v"}}, "unknown setting detectLocal.interfaceNamePrefx"),
+    ({"nodeName": "n1", "nftables": []}, "nftables must be a mapping"),
     ({"nodeName": "n1", "detectLocalMode": "BridgeInterface"}, "detectLocal.bridgeInterface is missing"),
     ({"nodeName": "n1", "masqueradeBit": 32}, "masqueradeBit must be a number from 0 to 31"),
     ({"nodeName": "n1", "ipFamilies": ["IPv5"]}, "ipFamilies must be a list"),
@@ -204,3 +213,23 @@ def test_where_kproxyd_listens_is_no_matter_of_packets() -> None:
 )
 def test_the_nodes_name(values: dict[str, Any], name: str) -> None:
     assert ProxyConfig.from_mapping(values).node_name == name
+
+
+UNDETECTED = [
+    ({"clusterCIDR": "10.244.0.0/16"}, []),
+    ({"clusterCIDR": "fd00:10:244::/48"}, ["pods of IPv4 cannot be told from other clients"]),
+    ({}, ["clusterCIDR has no range of IPv4"]),
+    ({"detectLocalMode": "NodeCIDR"}, ["the Node has no podCIDR of IPv4"]),
+    ({"detectLocalMode": "NodeCIDR", "podCIDRs": "10.244.1.0/24"}, []),
+    ({"detectLocalMode": "InterfaceNamePrefix", "detectLocal": {"interfaceNamePrefix": "veth"}}, []),
+]
+
+
+@pytest.mark.parametrize(("settings", "told"), UNDETECTED, ids=[str(row[0]) for row in UNDETECTED])
+def test_where_pods_cannot_be_recognised_is_told(settings: dict[str, Any], told: list[str]) -> None:
+    made = ServiceTable(ProxyConfig.from_mapping({"nodeName": "n1", **settings}))
+    assert undetected(made) == []
+    made.apply(upserts(service()))
+    found = undetected(made)
+    assert len(found) == len(told)
+    assert all(text in sentence for text, sentence in zip(told, found))
