@@ -285,7 +285,7 @@ def test_a_restart_swaps_programs_only_where_they_are_others(world: World) -> No
 
 
 def test_clsact_serves_where_tcx_is_missing(world: World) -> None:
-    world.backend.plane.capabilities = world.backend.plane.capabilities._replace(tcx=False)
+    world.backend.plane.packets.tcx = False
     world.sync(*objects(), *slices())
     assert not [hook for hook in world.backend.plane.attached() if hook.startswith("tcx")]
     server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)

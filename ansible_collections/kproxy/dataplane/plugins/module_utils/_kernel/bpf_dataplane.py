@@ -21,7 +21,12 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books impor
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file import ObjectFile, parse
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock, tc, xdp
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices, bpf_link, bpf_migration
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import (
+    bpf_counters,
+    bpf_devices,
+    bpf_link,
+    bpf_migration,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import (
     LayoutMismatch,
@@ -29,6 +34,10 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loade
     load_programs,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import BpfMap
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_packet_hooks import (
+    ETHERNET_HEADER,
+    PacketHooks,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_probe import Capabilities, is_bpffs, probe
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpHooks, XdpOptions
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import open_directory
@@ -76,12 +85,11 @@ class Dataplane:
             "tc": parse(programs.unpack(tc.OBJECT)),
             "xdp": parse(programs.unpack(xdp.OBJECT)),
         }
-        self.xdp = XdpHooks(self.objects["xdp"], os.path.join(self.directory, "links"), xdp_options)
-        self._packet_programs: dict[int, dict[str, int]] = {}
+        self._links = os.path.join(self.directory, "links")
+        self.xdp = XdpHooks(self.objects["xdp"], self._links, xdp_options)
+        self.packets = PacketHooks(self.objects["tc"], self._links, self.capabilities.tcx)
         self.maps = MapSet(None)
         self._generation = 0
-        #: Directions by the index of each device that has got filters.
-        self._filtered: dict[int, tuple[str, ...]] = {}
 
     def exists(self) -> bool:
         """Whether anything of this schema is pinned."""
@@ -247,19 +255,11 @@ class Dataplane:
 
     def reasons(self) -> dict[str, int]:
         """Return the counters of refused and dropped calls and packets, summed over processors."""
-        return self._counters("reasons", layout.REASONS)
+        return bpf_counters.sums(self.maps.maps.get("reasons"), layout.REASONS)
 
     def xdp_packets(self) -> dict[str, int]:
         """Return how many packets of Services XDP has sent on by itself, and how many it left to tc."""
-        return self._counters("xdp_packets", layout.XDP_PACKETS)
-
-    def _counters(self, map_name: str, names: tuple[str, ...]) -> dict[str, int]:
-        per_cpu = _possible_cpus()
-        found = dict.fromkeys(names, 0)
-        for index, name in enumerate(names if map_name in self.maps.maps else ()):
-            data = bpf.map_lookup(self.maps[map_name].fd, index.to_bytes(4, "little"), 8 * per_cpu) or b""
-            found[name] = sum(int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8))
-        return found
+        return bpf_counters.sums(self.maps.maps.get("xdp_packets"), layout.XDP_PACKETS)
 
     # -- programs ---------------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class Dataplane:
             raise
         try:
             for path in self.former().values():
-                bpf_migration.take_links(os.path.join(path, "links"), os.path.join(self.directory, "links"))
+                bpf_migration.take_links(os.path.join(path, "links"), self._links)
             kinds = {program.section: program.attach_type for program in self.objects["sock"].programs}
             done = {}
             for section, descriptor in loaded.items():
@@ -295,65 +295,31 @@ class Dataplane:
 
         `swap`: load the programs anew, for maps that have changed. Links of devices that are gone are unpinned.
         """
-        if swap:
-            self._close_packet_programs()
         found = bpf_devices.devices()
-        pins = os.path.join(self.directory, "links")
-        pinned = bpf_devices.tcx_indexes(pins) if self.capabilities.tcx else self._filters_in_place()
-        for index, hardware in found.values():
-            if swap or index not in pinned:
-                framed = hardware in (bpf_devices.ETHERNET, bpf_devices.LOOPBACK)
-                loaded: Mapping[str, int] = self._packet_program(14 if framed else 0)
-                if hardware == bpf_devices.LOOPBACK:
-                    loaded = {bpf_devices.EGRESS: loaded[bpf_devices.EGRESS]}
-                if self.capabilities.tcx:
-                    bpf_devices.attach_tcx(pins, index, loaded)
-                else:
-                    bpf_devices.attach_clsact(index, loaded)
-                    self._filtered[index] = tuple(loaded)
-        for index in pinned - {index for index, _hardware in found.values()}:
-            for direction in (bpf_devices.INGRESS, bpf_devices.EGRESS):
-                path = bpf_devices.tcx_pin(pins, direction, index)
-                if os.path.exists(path):
-                    os.unlink(path)
+        self.packets.follow(self.maps, self._constants("tc"), found, swap)
         self.xdp.follow(self.maps, self._constants("xdp"), found, swap)
         return {name: index for name, (index, _hardware) in found.items()}
 
-    def _filters_in_place(self) -> set[int]:
-        """Return the devices whose filters are still there: unlike a link, anybody may remove a filter."""
-        held = bpf_devices.clsact_indexes(self._filtered)
-        self._filtered = {index: directions for index, directions in self._filtered.items() if index in held}
-        return held
-
-    def _packet_program(self, link_header: int) -> dict[str, int]:
-        if link_header not in self._packet_programs:
-            loaded = load_programs(self.objects["tc"], self.maps, self._constants("tc", link_header))
-            self._packet_programs[link_header] = {section.partition("/")[2]: fd for section, fd in loaded.items()}
-        return self._packet_programs[link_header]
-
-    def _constants(self, name: str, link_header: int = 14) -> dict[str, int]:
+    def _constants(self, name: str) -> dict[str, int]:
         own = {
             "sock": {"has_set_retval": int(self.capabilities.set_retval)},
-            "tc": {"link_header": link_header, "has_check_mtu": int(self.capabilities.check_mtu)},
+            "tc": {"link_header": ETHERNET_HEADER, "has_check_mtu": int(self.capabilities.check_mtu)},
         }
         return {"table_size": self.table_size, **own.get(name, {})}
 
-    def _close_packet_programs(self) -> None:
-        for loaded in self._packet_programs.values():
-            for descriptor in loaded.values():
-                os.close(descriptor)
-        self._packet_programs.clear()
-
     def _link_pin(self, hook: str) -> str:
-        return os.path.join(self.directory, "links", hook.replace("/", "_"))
+        return os.path.join(self._links, hook.replace("/", "_"))
+
+    def _pinned_links(self) -> list[str]:
+        """Return the names of the links that are pinned, in order."""
+        return sorted(os.listdir(self._links)) if os.path.isdir(self._links) else []
 
     def attached(self) -> dict[str, tuple[str, int]]:
         """Return (program name, target) of every pinned link by hook; target 0 means the hook is gone."""
         found = {}
-        folder = os.path.join(self.directory, "links")
-        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        for name in self._pinned_links():
             try:
-                link = bpf.get_pinned(os.path.join(folder, name))
+                link = bpf.get_pinned(os.path.join(self._links, name))
             except FileNotFoundError:  # removed since it was listed
                 continue
             try:
@@ -383,9 +349,8 @@ class Dataplane:
                 info = bpf.program_info(descriptor)
                 tags[info.name] = info.tag
                 os.close(descriptor)
-        folder = os.path.join(self.directory, "links")
-        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-            link = bpf.get_pinned(os.path.join(folder, name))
+        for name in self._pinned_links():
+            link = bpf.get_pinned(os.path.join(self._links, name))
             held = bpf.program_by_number(bpf.link_info(link).program)
             info, used = bpf.program_info(held), bpf.program_maps(held)
             os.close(held)
@@ -406,10 +371,9 @@ class Dataplane:
         held = self.settings()
         if held is not None and not held.flags & layout.DRAINING:
             self.set_settings(held._replace(flags=held.flags | layout.DRAINING))
-        folder = os.path.join(self.directory, "links")
-        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        for name in self._pinned_links():
             if name.startswith("cgroup_"):
-                bpf_link.remove(os.path.join(folder, name))
+                bpf_link.remove(os.path.join(self._links, name))
         return True
 
     def draining(self) -> bool:
@@ -421,9 +385,7 @@ class Dataplane:
     def remove(self) -> bool:
         """Detach everything, then remove all pins, those of other versions included; False if there was nothing."""
         self.close()
-        if not self.capabilities.tcx:
-            for index, _hardware in bpf_devices.devices().values():
-                bpf_devices.detach_clsact(index)
+        self.packets.detach_filters()
         pinned = bpf_migration.schemas(self.root)
         if not pinned:
             return False
@@ -435,15 +397,10 @@ class Dataplane:
 
     def close(self) -> None:
         """Close all descriptors; what is pinned keeps working."""
-        self._close_packet_programs()
+        self.packets.close()
         self.xdp.close()
         self.maps.close()
 
 
 def _attach_to_cgroup(directory: int, attach_type: int, program: int) -> int:
     return bpf.link_create(program, directory, attach_type)
-
-
-def _possible_cpus() -> int:
-    with open("/sys/devices/system/cpu/possible", encoding="ascii") as file:
-        return int(file.read().strip().split("-")[-1].split(",")[-1]) + 1
