@@ -64,6 +64,16 @@ BROKEN = [
         ],
         "several versions",
     ),
+    (
+        "misspelt kind",
+        [{"kind": "initConfiguration", "apiVersion": kubeadm.V1BETA4}],
+        "did you mean InitConfiguration?",
+    ),
+    (
+        "phases as a text",
+        [{"kind": "InitConfiguration", "apiVersion": kubeadm.V1BETA4, "skipPhases": "addon/kube-proxy"}],
+        "InitConfiguration.skipPhases is 'addon/kube-proxy'; write it as a list",
+    ),
     ("too old", [{"kind": "InitConfiguration", "apiVersion": "kubeadm.k8s.io/v1beta2"}], "not supported"),
 ]
 
@@ -72,6 +82,16 @@ BROKEN = [
 def test_documents_that_cannot_be_amended(given: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(kubeadm.KubeadmError, match=message):
         kubeadm.amend(given)
+
+
+def test_keys_without_a_value_are_filled() -> None:
+    empty: list[dict[str, Any]] = [
+        {"kind": "InitConfiguration", "apiVersion": kubeadm.V1BETA4, "skipPhases": None},
+        {"kind": "UpgradeConfiguration", "apiVersion": kubeadm.V1BETA4, "apply": None, "node": {"skipPhases": None}},
+    ]
+    init, upgrade = kubeadm.amend(empty).documents
+    assert init["skipPhases"] == ["addon/kube-proxy"]
+    assert upgrade["apply"] == upgrade["node"] == {"skipPhases": ["addon/kube-proxy"]}
 
 
 EXPECT = yaml.safe_load((ENDPOINT / "expect.yaml").read_text())

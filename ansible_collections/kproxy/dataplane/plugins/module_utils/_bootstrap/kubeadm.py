@@ -14,6 +14,7 @@ as well (kubernetes#129429).
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ GROUP = "kubeadm.k8s.io"
 V1BETA4 = f"{GROUP}/v1beta4"
 V1BETA3 = f"{GROUP}/v1beta3"
 PROXY_PHASE = "addon/kube-proxy"
+KINDS = (
+    "InitConfiguration", "ClusterConfiguration", "JoinConfiguration", "ResetConfiguration", "UpgradeConfiguration",
+)  # fmt: skip
 
 _FORGETFUL = (
     "kubeadm v1beta3 does not store that kube-proxy is skipped: pass --skip-phases=addon/kube-proxy again at every"
@@ -43,10 +47,15 @@ def _with_phase(document: dict[str, Any], *path: str) -> dict[str, Any]:
     """Add the phase to the list of skipped ones under `path`, once."""
     holder = document
     for name in path:
-        holder = holder.setdefault(name, {})
-    phases = holder.setdefault("skipPhases", [])
-    if PROXY_PHASE not in phases:
-        phases.append(PROXY_PHASE)
+        holder[name] = holder.get(name) or {}  # a key without a value is null
+        holder = holder[name]
+        if not isinstance(holder, dict):
+            raise KubeadmError(f"{document.get('kind')}.{name} is {holder!r}; kubeadm takes fields of its own there")
+    phases = holder.get("skipPhases") or []
+    if not isinstance(phases, list):
+        field = ".".join((str(document.get("kind")), *path, "skipPhases"))
+        raise KubeadmError(f"{field} is {phases!r}; write it as a list, such as [{PROXY_PHASE}]")
+    holder["skipPhases"] = phases if PROXY_PHASE in phases else [*phases, PROXY_PHASE]
     return document
 
 
@@ -66,7 +75,7 @@ def amend(documents: Iterable[Mapping[str, Any]]) -> Amended:
     """Return the documents for `kubeadm init --config` or `kubeadm upgrade --config` without kube-proxy.
 
     Missing documents are added after the last one, so that nothing is left to a default that brings kube-proxy.
-    Raises KubeadmError when there is no kubeadm document, or when versions are mixed or not known.
+    Raises KubeadmError when there is no kubeadm document, when versions are mixed or not known, or a kind is misspelt.
     """
     originals = [copy.deepcopy(dict(item)) for item in documents if item]
     version = _version(originals)
@@ -75,6 +84,10 @@ def amend(documents: Iterable[Mapping[str, Any]]) -> Amended:
     kinds = set()
     for document in originals:
         kind = document.get("kind")
+        if str(document.get("apiVersion", "")).startswith(GROUP) and kind not in KINDS:
+            near = difflib.get_close_matches(str(kind), KINDS, 1)
+            advice = f"did you mean {near[0]}?" if near else f"it knows {', '.join(KINDS)}"
+            raise KubeadmError(f"a document has kind {kind!r}, which is none of kubeadm's; {advice}")
         kinds.add(kind)
         if kind == "KubeProxyConfiguration":
             warnings.append(_DROPPED)

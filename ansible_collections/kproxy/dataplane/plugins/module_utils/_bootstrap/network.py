@@ -64,6 +64,14 @@ def ip_versions(services: Sequence[str], pods: Sequence[str], node: Sequence[str
             + ", then one of ".join(f"IPv{version}" for version in versions)
             + ", as the ranges of the Services are"
         )
+    for what, ranges in (("service", service_ranges), ("pod", pod_ranges)):
+        for network in ranges:
+            inside = [str(item) for item in addresses if item.version == network.version and item in network]
+            if inside:
+                raise NetworkError(
+                    f"node address {inside[0]} is inside the {what} range {network}, so packets for one would go to "
+                    "the other; give a range that nothing else of your network uses"
+                )
     return versions
 
 

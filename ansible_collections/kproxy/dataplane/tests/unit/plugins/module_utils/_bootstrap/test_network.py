@@ -35,6 +35,8 @@ MISFITS = [
     ("pods of one version", [S4, S6], [P4], [N4, N6], "not of the same IP versions"),
     ("another order", [S4, S6], [P6, P4], [N4, N6], "in the same order"),
     ("overlap", ["10.240.0.0/12"], [P4], [N4], "overlap"),
+    ("a node among the pods", [S4], ["192.0.0.0/16"], [N4], "192.0.2.11 is inside the pod range 192.0.0.0/16"),
+    ("a node among the Services", ["192.0.2.0/24"], [P4], [N4], "inside the service range 192.0.2.0/24"),
     ("a node without IPv6", [S4, S6], [P4, P6], [N4], "give one of IPv4, then one of IPv6"),
     ("a node with its addresses swapped", [S4, S6], [P4, P6], [N6, N4], "give one of IPv4, then one of IPv6"),
     ("a node by name", [S4], [P4], ["cp-1.example.org"], "'cp-1.example.org' is no IP address"),
