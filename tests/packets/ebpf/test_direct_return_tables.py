@@ -15,7 +15,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loade
 from tests.packets.ebpf import frames
 from tests.packets.ebpf.frames import ACK, FIN, SYN, packed
 from tests.packets.ebpf.loaded_programs import Programs
-from tests.packets.ebpf.test_program_tables import IN, OUT, PLACES, SERVICE, SHOT, UNSPEC, Build, Node
+from tests.packets.ebpf.program_node import IN, OUT, PLACES, SERVICE, SHOT, UNSPEC, Build, Node
 
 FRONTEND = "203.0.113.80", "2001:db8:cafe::80"
 OTHER = "203.0.113.81", "2001:db8:cafe::81"
