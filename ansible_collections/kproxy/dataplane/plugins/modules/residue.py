@@ -168,6 +168,9 @@ def main() -> None:
                 book = remove(module, plan)
     except (ValueError, RuntimeError) as error:
         module.fail_json(msg=str(error))
+    if ownership.KUBE_PROXY in module.params["owners"]:
+        for item in residue_state.saved_rules():
+            module.warn(str(item))
     removed = plan.describe()
     result: dict[str, Any] = {
         "changed": not plan.empty,

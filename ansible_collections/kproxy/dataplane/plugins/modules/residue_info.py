@@ -89,6 +89,12 @@ ipvs_connections:
       end with its virtual servers.
   returned: success
   type: int
+saved:
+  description: Files of rules, loaded at boot, that would bring objects of kube-proxy back, one sentence each.
+  returned: success
+  type: list
+  elements: str
+  version_added: 1.1.0
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -112,6 +118,7 @@ def main() -> None:
         counts={owner: book.count(owner) for owner in ownership.OWNERS},
         kube_proxy_running=processes.running("kube-proxy"),
         ipvs_connections=ipvs_state.connections(),
+        saved=[str(item) for item in residue_state.saved_rules()],
     )
 
 

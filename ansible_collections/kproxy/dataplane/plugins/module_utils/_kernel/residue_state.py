@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import glob
+from pathlib import Path
+
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import (
     ipset_state,
     iptables_state,
@@ -21,6 +24,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.iptables
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ledger import Capture, Surface
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ownership import PREFIX
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.removal import Removal
+from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.saved_rules import FILES, SavedRules, saved
 
 
 def capture() -> Capture:
@@ -37,6 +41,17 @@ def capture() -> Capture:
         parse_brief_addresses(ipvs_state.brief_addresses()),
         parse_nft_tables(tool.run([nft, "list", "tables"])) if nft else (),
     )
+
+
+def saved_rules() -> list[SavedRules]:
+    """Return the files loaded at boot that would bring kube-proxy's objects back; one that cannot be read is none."""
+    texts = {}
+    for path in (path for pattern in FILES for path in glob.glob(pattern)):
+        try:
+            texts[path] = Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+    return saved(texts)
 
 
 def _surface(item: iptables_state.IptablesTool) -> Surface:

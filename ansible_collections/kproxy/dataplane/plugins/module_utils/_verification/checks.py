@@ -80,6 +80,9 @@ def _no_residue(evidence: Evidence) -> tuple[str, str]:
     if _canary(evidence):
         return SKIP, "its objects serve what the canary does not choose"
     said = ", ".join(f"{owner} {count}" for owner, count in sorted(counts.items()))
+    saved = evidence.residue.get("saved")
+    if counts["kube-proxy"] == 0 and saved:
+        return WARN, "; ".join(saved)
     return _claim(counts["kube-proxy"] == 0, said, f"{said}; remove it with kproxy.dataplane.residue")
 
 
@@ -236,7 +239,10 @@ CHECKS: tuple[tuple[str, Callable[[Evidence], tuple[str, str]]], ...] = (
     ("no other chain drops", _findings("forward_drop", "input_drop")),
     ("connection table has room", _room),
     ("forwarding is on", _findings("ipv4_forwarding", "ipv6_forwarding")),
-    ("kernel settings suit Services", _findings("tcp_be_liberal", "br_netfilter", "ip_local_reserved_ports")),
+    (
+        "kernel settings suit Services",
+        _findings("tcp_be_liberal", "br_netfilter", "ip_local_reserved_ports", "conntrack_delete"),
+    ),
 )
 
 

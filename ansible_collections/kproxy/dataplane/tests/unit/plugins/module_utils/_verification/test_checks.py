@@ -101,6 +101,7 @@ def test_with_a_canary_kube_proxy_has_to_serve_the_rest(running: list[int], obje
 BAD = [
     ("kube-proxy does not run", {"residue": {"counts": COUNTS, "kube_proxy_running": [7]}}, "fail"),
     ("kube-proxy left nothing", {"residue": {"counts": {"kube-proxy": 3}, "kube_proxy_running": []}}, "fail"),
+    ("kube-proxy left nothing", {"residue": {"counts": {"kube-proxy": 0}, "saved": ["/etc/x holds"]}}, "warn"),
     ("sidecar is in step", {"status": {**STATUS, "inStep": False, "waitingFor": ["Node"]}}, "fail"),
     ("sidecar is healthy", {"status": {**STATUS, "healthy": False}}, "fail"),
     ("sources are connected", {"status": {**STATUS, "sources": [{"kind": "Node", "connected": False}]}}, "fail"),
