@@ -2,59 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources import api_objects, connection
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.api_objects import ApiObjects
-from devtools.control_plane import ControlPlane, StandIn
 from devtools.waiting import eventually
-from tests.module_run import run_module
+from tests.takeover.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "cases"
 LABEL = "kproxy.dataplane/service-proxy"
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with StandIn() as made:
-        yield made
-
-
-class Cluster:
-    """An API server with the objects of case 19, 20 and 30, and a kubeconfig of an administrator."""
-
-    def __init__(self, plane: ControlPlane, folder: Path) -> None:
-        self.admin = plane.admin
-        self.kubeconfig = folder / "admin.conf"
-        self.kubeconfig.write_text(plane.kubeconfig("admin", groups=["system:masters"]))
-
-    def module(self, name: str, **options: Any) -> dict[str, Any]:
-        return run_module(name, {"kubeconfig": str(self.kubeconfig), **options})
-
-
-@pytest.fixture
-def cluster(plane: ControlPlane, tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(plane, tmp_path)
-    running = CASES / "19-kube-proxy-still-running"
-    objects = [yaml.safe_load((running / "daemonset.yaml").read_text())]
-    objects[0]["spec"]["template"]["spec"]["affinity"] = {}
-    objects[0]["spec"]["template"]["spec"]["volumes"] = [{"name": "c", "configMap": {"name": "kube-proxy"}}]
-    objects += yaml.safe_load_all((running / "nodes.yaml").read_text())
-    config = (CASES / "30-kube-proxy-config-carried-over" / "kube-proxy-config.yaml").read_text()
-    metadata = {"name": "kube-proxy", "namespace": "kube-system"}
-    objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"config.conf": config}})
-    stored = CASES / "20-kubeadm-upgrade-brings-it-back" / "kubeadm-config-cm.yaml"
-    objects.append(yaml.safe_load(stored.read_text()))
-    made.admin.apply(*objects)
-    yield made
-    made.admin.delete(*objects)
 
 
 def test_info_translates_and_says_who_is_selected(cluster: Cluster) -> None:
