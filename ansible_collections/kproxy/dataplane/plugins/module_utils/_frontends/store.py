@@ -47,6 +47,11 @@ class Store:
         """Return the slices of a Service in name order."""
         return self._slices.get(key, ())
 
+    def endpoint_nodes(self) -> set[str]:
+        """Return the names of all nodes that endpoints are on."""
+        pieces = self._slice_by_name.values()
+        return {endpoint.node_name for piece in pieces for endpoint in piece.endpoints if endpoint.node_name}
+
     def apply(self, changes: Iterable[Change]) -> Touched:
         """Take changes in order and return what they reach."""
         touched = Touched({}, set(), False, False)

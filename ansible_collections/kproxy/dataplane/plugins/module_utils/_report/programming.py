@@ -13,6 +13,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.api_ad
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.notes import all_notes
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.undetected import undetected
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.unknown_node import unknown_node
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert
 from ansible_collections.kproxy.dataplane.plugins.module_utils._report import frontend_changes
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
@@ -56,7 +57,11 @@ def present(
         "frontends": len(preview.after),
         "endpoints": frontend_changes.summary(changes),
         "refused": sorted([*map(str, reading.refusals), *left_out]),
-        "notes": [*undetected(engine.table), *all_notes(engine.table)],
+        "notes": [
+            *unknown_node(engine.table, bool(reading.servers)),
+            *undetected(engine.table),
+            *all_notes(engine.table),
+        ],
         "conflicts": [str(conflict) for conflict in engine.conflicts],
         "diff": frontend_changes.diff(changes, [hidden % preview.size] if unseen else []),
     }

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.api_address import through_services
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.undetected import undetected
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.unknown_node import unknown_node
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import memory, views
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.control import Question, QuestionError, Render
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.journal import Journal
@@ -89,7 +90,12 @@ class Answers:
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong with this node's setup, one sentence each."""
         servers = (one.server for one in self._reporter.sources.values())
-        return (*self._problems(), *undetected(self._table), *through_services(servers, self._table))
+        return (
+            *self._problems(),
+            *unknown_node(self._table, self._about.settings.source == "api"),
+            *undetected(self._table),
+            *through_services(servers, self._table),
+        )
 
     def headline(self) -> str:
         """Return one line for systemctl status."""

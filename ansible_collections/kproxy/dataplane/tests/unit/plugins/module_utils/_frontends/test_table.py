@@ -10,6 +10,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.undetected import undetected
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.unknown_node import unknown_node
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import parse_address
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Delete
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import TCP
@@ -233,3 +234,23 @@ def test_where_pods_cannot_be_recognised_is_told(settings: dict[str, Any], told:
     found = undetected(made)
     assert len(found) == len(told)
     assert all(text in sentence for text, sentence in zip(told, found))
+
+
+UNKNOWN_NODES = [
+    ("node.local", True, ["did you mean node?"]),
+    ("node.example.org", False, ["did you mean node?"]),
+    ("other", True, ["there is no Node other", "kubectl get nodes"]),
+    ("other", False, []),
+    ("node", False, []),
+]
+
+
+@pytest.mark.parametrize(("name", "has_nodes", "told"), UNKNOWN_NODES)
+def test_a_node_name_that_the_cluster_does_not_know_is_told(name: str, has_nodes: bool, told: list[str]) -> None:
+    made = ServiceTable(ProxyConfig(name))
+    made.apply(upserts(service(), endpoints("10.244.1.5@node")))
+    found = unknown_node(made, has_nodes)
+    assert len(found) == (1 if told else 0)
+    assert all(text in found[0] for text in told)
+    made.apply(upserts({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}))
+    assert unknown_node(made, has_nodes) == []
