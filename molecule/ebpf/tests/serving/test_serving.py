@@ -24,6 +24,7 @@ DRAWS = 60
 WEB = frozenset({"web-1", "web-2", "web-3"})
 NODES = {"gpu-a": ("10.77.0.21", "fd00:77::21"), "gpu-b": ("10.77.0.22", "fd00:77::22")}
 PODS = {"gpu-a": "web-1", "gpu-b": "web-2"}
+POD_ADDRESSES = {"web-1": "10.244.21.10", "web-2": "10.244.22.10"}
 FABRIC = "10.77.0.1"
 
 
@@ -207,3 +208,11 @@ def test_sctp_is_carried_by_nftables(host: Host) -> None:
         host.check_output("rm -f /etc/kproxy/manifests/sctp.yaml")
     eventually(host, before)
     assert in_nftables(host) == []
+
+
+def test_udp_sockets_of_pods_end_with_their_endpoint(host: Host) -> None:
+    """kproxyd has to enter the pod's namespace for it, with no more rights than its unit gives."""
+    before, pod = carried_by(host), PODS[name(host)]
+    command = f"ip netns exec {pod} python3 /root/departing.py {POD_ADDRESSES[pod]} 5353"
+    assert json.loads(host.check_output(command)) == {"answered": pod, "ended": "ECONNABORTED"}
+    eventually(host, before)

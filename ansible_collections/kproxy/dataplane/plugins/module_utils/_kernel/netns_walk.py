@@ -1,6 +1,6 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Run something in every network namespace that a process of this node lives in, or that is bound under /run/netns."""
+"""Run something in every network namespace that a process of this node lives in, or that a container runtime bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 _CLONE_NEWNET = 0x40000000
-_BOUND = ("/run/netns", "/var/run/netns")
+#: Where container runtimes bind the namespaces of pods. Those of processes with more rights than ours show there alone.
+_BOUND = ("/run/netns", "/var/run/netns", "/run/docker/netns")
 Result = TypeVar("Result")
 
 

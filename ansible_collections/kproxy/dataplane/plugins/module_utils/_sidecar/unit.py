@@ -90,7 +90,8 @@ def render(options: UnitOptions) -> str:
         f"ProtectControlGroups={'no' if ebpf else 'yes'}",
         "ProtectProc=invisible",
         "RestrictAddressFamilies=AF_INET AF_INET6 AF_NETLINK AF_UNIX",
-        "RestrictNamespaces=yes",
+        # Closing the UDP sockets of pods takes setns(), which "yes" refuses.
+        f"RestrictNamespaces={'net' if ebpf else 'yes'}",
         "RestrictRealtime=yes",
         "RestrictSUIDSGID=yes",
         "LockPersonality=yes",

@@ -36,8 +36,10 @@ def test_ebpf_adds_what_it_needs_and_nothing_else() -> None:
         "ProtectControlGroups",
         "ProtectKernelTunables",
         "ReadWritePaths",
+        "RestrictNamespaces",
         "SystemCallFilter",
     }
+    assert (plain["RestrictNamespaces"], ebpf["RestrictNamespaces"]) == ("yes", "net")
     assert set(plain["CapabilityBoundingSet"].split()) < set(ebpf["CapabilityBoundingSet"].split())
     assert "CAP_SYS_ADMIN" not in plain["CapabilityBoundingSet"]
 
