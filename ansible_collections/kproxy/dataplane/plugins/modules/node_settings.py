@@ -95,6 +95,9 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     current = system.read_sysctls([*sysctls, *ledger.before])
     if present:
         change = plan.apply(ledger, current, system.loaded_modules(modules), sysctls, modules)
+        wrong = plan.mistakes(sysctls, current, change.load)
+        if wrong:
+            raise system.SettingError("; ".join(wrong))
     else:
         change = plan.restore(ledger, current)
     if change.changed and not module.check_mode:

@@ -214,6 +214,11 @@ def main() -> None:
         supports_check_mode=True,
     )
     state = module.params["state"]
+    if state == "armed" and module.params["seconds"] < 1:
+        module.fail_json(
+            msg=f"seconds is {module.params['seconds']}, so the way back would run at once, in the middle of what it "
+            "guards; give the time that the whole change may take (takeover_safeguard_seconds)"
+        )
     path = os.path.join(module.params["folder"], "undo.sh")
     armed = False
     try:

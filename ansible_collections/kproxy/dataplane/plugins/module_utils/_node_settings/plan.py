@@ -101,6 +101,23 @@ def apply(
     return Plan(write, load, after, bool(write or load or after != ledger))
 
 
+def mistakes(sysctls: Mapping[str, Any], current: Mapping[str, str], load: Iterable[str]) -> list[str]:
+    """Return one sentence for every wanted sysctl that cannot be meant so.
+
+    current: the present values of those that exist. load: modules that are to be loaded, which may bring further ones.
+    """
+    found = [
+        f"sysctl {name} is {value}; write 1 or 0" for name, value in sysctls.items() if isinstance(value, bool)
+    ]
+    if not list(load):
+        found += [
+            f"this kernel has no sysctl {name}; is it spelt right?"
+            for name in sysctls
+            if name not in current and not modules_behind([name])
+        ]
+    return found
+
+
 def restore(ledger: Ledger, current: Mapping[str, str]) -> Plan:
     """Return what puts back the values from before; a value that somebody changed since is left as it is."""
     write = {

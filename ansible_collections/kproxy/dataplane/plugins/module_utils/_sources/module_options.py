@@ -13,6 +13,7 @@ from typing import Any
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig, overridden_name
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.api_server import read_cluster
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.connection import from_options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.manifests import read_manifests
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.reading import Reading, read_documents
 
@@ -52,13 +53,23 @@ def has_source(options: Mapping[str, Any]) -> bool:
 def read_source(options: Mapping[str, Any], node_name: str) -> Reading:
     """Read everything the options point at. Raises SourceError."""
     if options.get("objects") is not None:
-        return read_documents(options["objects"])
+        return _of_ours(read_documents(options["objects"]))
     if options.get("manifests"):
-        return read_documents(read_manifests(options["manifests"]))
+        return _of_ours(read_documents(read_manifests(options["manifests"])))
     # Certificates embedded in a kubeconfig have to be files for the TLS library; the folder is readable by us alone.
     with tempfile.TemporaryDirectory(prefix="kproxy-") as folder:
         connection = from_options(options, folder)
         return replace(read_documents(read_cluster(connection, node_name)), servers=connection.servers)
+
+
+def _of_ours(reading: Reading) -> Reading:
+    """Return what was read, unless all of it is somebody else's: then the wrong place was named. Raises SourceError."""
+    if reading.others and not reading.objects and not reading.refusals:
+        raise SourceError(
+            f"none of the {reading.others} objects is a Service, EndpointSlice, Node or ServiceCIDR, so every Service "
+            "would go: name the place of the right ones; to remove everything use state=absent"
+        )
+    return reading
 
 
 def proxy_config(options: Mapping[str, Any]) -> ProxyConfig:

@@ -14,17 +14,23 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a source held: the usable objects, and why the others are not. servers: the API servers it was read from."""
+    """What a source held: the usable objects, and why the others are not.
+
+    servers: the API servers it was read from. others: how many objects are of other
+    kinds, which are none of the proxy's business.
+    """
 
     objects: tuple[ApiObject, ...] = ()
     refusals: tuple[Refusal, ...] = field(default=())
     servers: tuple[str, ...] = ()
+    others: int = 0
 
 
 def read_documents(documents: Iterable[Any]) -> Reading:
     """Parse every manifest of the documents; kinds that are none of the proxy's business are left out."""
     objects: list[ApiObject] = []
     refusals: list[Refusal] = []
+    others = 0
     for document in documents:
         for manifest in expand(document):
             try:
@@ -32,6 +38,8 @@ def read_documents(documents: Iterable[Any]) -> Reading:
             except Refusal as refusal:
                 refusals.append(refusal)
                 continue
-            if parsed is not None:
+            if parsed is None:
+                others += 1
+            else:
                 objects.append(parsed)
-    return Reading(tuple(objects), tuple(refusals))
+    return Reading(tuple(objects), tuple(refusals), others=others)

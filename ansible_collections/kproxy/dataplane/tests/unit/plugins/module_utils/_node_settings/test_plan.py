@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,3 +133,21 @@ def test_an_empty_text_removes_the_file(tmp_path: Path) -> None:
     assert path.read_text(encoding="ascii") == "x\n"
     system.write_text(str(path), "")
     assert list(path.parent.iterdir()) == []
+
+
+MISTAKES = [
+    ({"net.ipv4.ip_forward": 1}, [], []),
+    ({"net.ipv4.ip_forward": True}, [], ["net.ipv4.ip_forward is True; write 1 or 0"]),
+    ({"net.ipv4.ip_forwardd": 1}, [], ["no sysctl net.ipv4.ip_forwardd"]),
+    ({"net.bridge.bridge-nf-call-iptables": 1}, [], []),
+    ({"net.ours.switch": 1}, ["ours"], []),
+]
+
+
+@pytest.mark.parametrize(("sysctls", "load", "told"), MISTAKES)
+def test_what_cannot_be_meant_is_told_before_anything_is_set(
+    sysctls: dict[str, Any], load: list[str], told: list[str]
+) -> None:
+    found = plan.mistakes(sysctls, {"net.ipv4.ip_forward": "0"}, load)
+    assert len(found) == len(told)
+    assert all(text in sentence for text, sentence in zip(told, found))

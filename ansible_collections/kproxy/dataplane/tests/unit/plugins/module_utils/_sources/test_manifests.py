@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sources import manifests
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources import manifests, module_options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.reading import read_documents
 
@@ -103,3 +105,20 @@ def test_a_bad_object_costs_only_itself() -> None:
     reading = read_documents([{"kind": "List", "items": [good, bad]}, other, "nonsense"])
     assert [obj.name for obj in reading.objects] == ["web"]
     assert ["Service shop/old" in str(refusal) for refusal in reading.refusals] == [True, False]
+
+
+DEPLOYMENT = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
+NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+
+
+@pytest.mark.parametrize("documents", [[], [{"kind": "List", "items": []}], [DEPLOYMENT, NODE], [{"kind": "Service"}]])
+def test_a_source_may_hold_nothing_or_others_beside_ours(documents: list[dict[str, Any]]) -> None:
+    module_options.read_source({"objects": documents}, "n1")
+
+
+def test_the_wrong_place_is_not_taken_for_an_empty_cluster(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="none of the 2 objects is a Service"):
+        module_options.read_source({"objects": [{"kind": "List", "items": [DEPLOYMENT, DEPLOYMENT]}]}, "n1")
+    (tmp_path / "web.json").write_text(json.dumps(DEPLOYMENT))
+    with pytest.raises(SourceError, match="none of the 1 objects is a Service"):
+        module_options.read_source({"manifests": str(tmp_path)}, "n1")
