@@ -91,6 +91,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import processes, residue_state, tool
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue import (
     ledger,
     ownership,
@@ -166,7 +167,7 @@ def main() -> None:
                 module.warn(warning)
             if not module.check_mode:
                 book = remove(module, plan)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, KernelError) as error:
         module.fail_json(msg=str(error))
     if ownership.KUBE_PROXY in module.params["owners"]:
         for item in residue_state.saved_rules():

@@ -100,6 +100,7 @@ saved:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import ipvs_state, processes, residue_state
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue import ledger, ownership, service_ports
 
 
@@ -111,7 +112,7 @@ def main() -> None:
     try:
         node_ports = service_ports.parse_all(module.params["node_ports"])
         book = ledger.attribute(residue_state.capture(), node_ports)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, KernelError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
         entries=[entry._asdict() for entry in book.entries],

@@ -116,6 +116,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import (
     residue_state,
     tool,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue import (
     ledger,
     ownership,
@@ -234,7 +235,7 @@ def main() -> None:
                 if timer_runs():
                     stop_timer()
                 tool.run(["/bin/sh", path])
-    except (ValueError, RuntimeError, OSError) as error:
+    except (ValueError, RuntimeError, OSError, KernelError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=changed, armed=armed, script=path if os.path.exists(path) else "")
 
