@@ -25,7 +25,7 @@ class Retirement:
     def __init__(self, run: Runner, settings: Mapping[str, Any]) -> None:
         """Take how commands are run, and kproxyd's own settings, which say where programs are pinned."""
         self._run = run
-        self._directory = str((settings.get("ebpf") or {}).get("directory") or DEFAULT_ROOT)
+        self._directory = str(settings.get("bpfDirectory") or DEFAULT_ROOT)
 
     def active(self) -> bool:
         """Whether it runs, or waits to be tried again."""
