@@ -19,6 +19,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink i
     messages,
     open_or_explain,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.subscription import Subscription
 
 _RTM_NEWADDR, _RTM_DELADDR, _RTM_GETADDR = 20, 21, 22
 _IFADDRMSG = struct.Struct("=BBBBI")
@@ -80,27 +81,13 @@ def _interface(index: int) -> str:
         return f"if{index}"
 
 
-class AddressWatch:
+class AddressWatch(Subscription):
     """A subscription to address changes. `fileno()` is readable when `changed()` has something to look at."""
 
     def __init__(self) -> None:
-        self._socket = open_or_explain(NETLINK_ROUTE)
+        super().__init__(NETLINK_ROUTE)
         for group in (_RTNLGRP_IPV4_IFADDR, _RTNLGRP_IPV6_IFADDR):
             self._socket.join(group)
-
-    def __enter__(self) -> AddressWatch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Unsubscribe."""
-        self._socket.close()
-
-    def fileno(self) -> int:
-        """Return the descriptor to wait on."""
-        return self._socket.fileno()
 
     def changed(self) -> bool:
         """Tell whether an address came, went or changed since the last call; also when notifications were lost."""

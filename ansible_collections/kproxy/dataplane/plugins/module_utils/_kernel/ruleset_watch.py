@@ -19,9 +19,9 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink i
     Message,
     attribute_map,
     messages,
-    open_or_explain,
     text,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.subscription import Subscription
 
 #: Enough for the notifications of a firewall reload of tens of thousands of rules.
 _RECEIVE_BUFFER_BYTES = 8 << 20
@@ -64,7 +64,7 @@ class ForeignChange(NamedTuple):
     pid: int
 
 
-class RulesetWatch:
+class RulesetWatch(Subscription):
     """A subscription to ruleset changes. `fileno()` is readable when `read()` has something to look at."""
 
     def __init__(self, table: str = "kproxy", own_ports: Iterable[int] = ()) -> None:
@@ -77,27 +77,13 @@ class RulesetWatch:
         """
         self.table = table
         self._table_bytes = table.encode() + b"\0"
-        self._socket = open_or_explain(NETLINK_NETFILTER)
+        super().__init__(NETLINK_NETFILTER)
         self._socket.ensure_receive_buffer(_RECEIVE_BUFFER_BYTES)
         self._own_generations: set[int] = set()
         ports = tuple(own_ports)
         if ports:
             self._socket.attach_filter(drop_ports_program(ports))
         self._socket.join(nft.NFNLGRP_NFTABLES)
-
-    def __enter__(self) -> RulesetWatch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Unsubscribe."""
-        self._socket.close()
-
-    def fileno(self) -> int:
-        """Return the descriptor to wait on."""
-        return self._socket.fileno()
 
     def expect_generation(self, generation: int) -> None:
         """Declare a generation as our own (a commit by the nft command, whose port number we do not know)."""
