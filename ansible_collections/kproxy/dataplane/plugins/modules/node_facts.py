@@ -92,6 +92,11 @@ ansible_facts:
         btf:
           description: Whether the kernel describes its types.
           type: bool
+        ra_devices:
+          description: Devices whose IPv6 default route, from router advertisements, would end once the node forwards.
+          type: list
+          elements: str
+          version_added: 1.1.0
         br_netfilter:
           description: Whether bridges hand their packets to netfilter.
           type: bool

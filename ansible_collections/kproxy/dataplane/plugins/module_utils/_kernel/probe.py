@@ -21,6 +21,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.pods_on_n
     containers_by_pod,
     guest_runtimes,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.router_advertisements import endangered_devices
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import SetName, Transaction
 
 _TABLE = "kproxy-probe"
@@ -75,7 +76,8 @@ def collect_facts() -> dict[str, Any]:
     Keys: kernel, nft ("absent" if there is none), cores, cap_net_admin, features (name -> bool; one that could not be
     tried is left out), probe_errors (why a feature is missing or was not tried), sysctls, sysctls_read_only,
     sysctl_writable, tables ("ip kproxy"), base_chains, cgroup2 (mount point or ""), bpffs, btf, br_netfilter,
-    pods_on_bridge, containers (of each pod, by NAMESPACE/NAME), guest_runtimes.
+    ra_devices (that would lose their IPv6 default route once the node forwards), pods_on_bridge, containers (of each
+    pod, by NAMESPACE/NAME), guest_runtimes.
     """
     capable = has_net_admin()
     errors: list[str] = []
@@ -107,6 +109,7 @@ def collect_facts() -> dict[str, Any]:
         "cgroup2": cgroup2,
         "bpffs": bpf_probe.is_bpffs(_BPFFS),
         "btf": features["btf"],
+        "ra_devices": endangered_devices(),
         "br_netfilter": os.path.isdir("/proc/sys/net/bridge"),
         "containers": containers_by_pod(),
         "guest_runtimes": guest_runtimes(),

@@ -23,7 +23,8 @@ def sysctl_path(name: str, proc: str = "/proc/sys") -> str:
     """Return where a sysctl lives. Raises SettingError for what is no sysctl name."""
     if not _SYSCTL_NAME.fullmatch(name) or ".." in name:
         raise SettingError(f"{name!r} is not the name of a sysctl such as net.ipv4.ip_forward")
-    return os.path.join(proc, name.replace(".", "/"))
+    # As with sysctl(8), a slash stands for a dot inside a component: net.ipv4.conf.eth0/100.rp_filter.
+    return os.path.join(proc, name.translate(str.maketrans("./", "/.")))
 
 
 def read_sysctls(names: Iterable[str], proc: str = "/proc/sys") -> dict[str, str]:

@@ -46,6 +46,7 @@ class NodeFacts:
     base_chains: tuple[BaseChain, ...] = ()
     containers: Mapping[str, Sequence[str]] = field(default_factory=dict)
     guest_runtimes: tuple[str, ...] = ()
+    ra_devices: tuple[str, ...] = ()
 
     def writable(self, name: str) -> bool:
         """Whether a sysctl can be set on this node."""
@@ -74,6 +75,7 @@ class NodeFacts:
             base_chains=tuple(from_facts(facts.get("base_chains") or ())),
             containers=dict(facts.get("containers") or {}),
             guest_runtimes=tuple(facts.get("guest_runtimes") or ()),
+            ra_devices=tuple(facts.get("ra_devices") or ()),
         )
 
 

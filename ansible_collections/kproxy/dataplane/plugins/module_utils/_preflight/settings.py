@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.findings import (
     FIX,
     OK,
@@ -31,6 +33,8 @@ TCP_BE_LIBERAL = "net.netfilter.nf_conntrack_tcp_be_liberal"
 LOCAL_PORT_RANGE = "net.ipv4.ip_local_port_range"
 LOCAL_RESERVED_PORTS = "net.ipv4.ip_local_reserved_ports"
 BRIDGE_CALL = {4: "net.bridge.bridge-nf-call-iptables", 6: "net.bridge.bridge-nf-call-ip6tables"}
+# A forwarding node takes router advertisements at 2 only; a slash stands for a dot of the device's name.
+ACCEPT_RA = "net.ipv6.conf.%s.accept_ra"
 FORWARDING = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
 
 # kube-proxy stops scaling its table with the cores here: 2^20 entries are 320 MiB of kernel memory.
@@ -53,8 +57,22 @@ def forwarding(facts: NodeFacts, options: Options) -> list[Finding]:
         elif current is None and family == 6 and facts.sysctls:
             findings.append(Finding(check, SKIP, "the kernel has no IPv6"))
         elif facts.sysctls:
-            findings.append(_set(facts, check, Sysctl(name, "1"), f"{name} is off, so packets never reach pods"))
+            found = _set(facts, check, Sysctl(name, "1"), f"{name} is off, so packets never reach pods")
+            findings.append(_keeping_routes(facts, found) if family == 6 else found)
     return findings
+
+
+def _keeping_routes(facts: NodeFacts, found: Finding) -> Finding:
+    """Return the finding with what keeps default routes that the kernel has from router advertisements."""
+    if found.result != FIX or not facts.ra_devices:
+        return found
+    kept = tuple(Sysctl(ACCEPT_RA % device.replace(".", "/"), "2") for device in facts.ra_devices)
+    return replace(
+        found,
+        message=f"{found.message}; {', '.join(facts.ra_devices)} goes on accepting router advertisements, from which "
+        "the node has its IPv6 default route (accept_ra 2)",
+        sysctls=kept + found.sysctls,
+    )
 
 
 def conntrack_max(facts: NodeFacts, options: Options) -> Finding:

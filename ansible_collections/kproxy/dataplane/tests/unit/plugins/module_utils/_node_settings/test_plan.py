@@ -151,3 +151,7 @@ def test_what_cannot_be_meant_is_told_before_anything_is_set(
     found = plan.mistakes(sysctls, {"net.ipv4.ip_forward": "0"}, load)
     assert len(found) == len(told)
     assert all(text in sentence for text, sentence in zip(told, found))
+
+
+def test_a_slash_in_a_name_is_a_dot_of_the_device() -> None:
+    assert system.sysctl_path("net.ipv6.conf.eth0/100.accept_ra", "/p") == "/p/net/ipv6/conf/eth0.100/accept_ra"

@@ -231,3 +231,14 @@ def test_bad_options_are_refused_in_words(options: dict[str, Any], words: str) -
 def test_facts_without_a_kernel_decide_nothing() -> None:
     with pytest.raises(ValueError, match="node_facts"):
         NodeFacts.from_mapping({})
+
+
+def test_ipv6_forwarding_costs_no_default_route() -> None:
+    facts = node(sysctls={"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "0"}, ra_devices=["eth0.100"])
+    _ipv4, ipv6 = settings.forwarding(facts, Options())
+    assert [(item.name, item.value) for item in ipv6.sysctls] == [
+        ("net.ipv6.conf.eth0/100.accept_ra", "2"),
+        ("net.ipv6.conf.all.forwarding", "1"),
+    ]
+    assert "eth0.100 goes on accepting router advertisements" in ipv6.message
+    assert [item.check for item in settings.forwarding(facts, Options(families=(4,)))] == ["ipv4_forwarding"]
