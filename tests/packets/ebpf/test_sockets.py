@@ -143,6 +143,19 @@ def test_connected_socket_reaches_the_endpoint_and_sees_the_frontend(
             assert client.recv(64) == b"answer"
 
 
+@pytest.mark.parametrize(("family", "kind", "dialled", "port"), CALLS)
+def test_only_open_sockets_are_remembered(world: World, family: int, kind: int, dialled: str, port: int) -> None:
+    def remembered() -> int:
+        return sum(map(len, world.plane.read(("sockets4", "sockets6")).values()))
+
+    with world.client(family, kind) as client, client.dup():
+        client.connect((dialled, port))
+        assert remembered() == 1
+        client.close()
+        assert remembered() == 1, "another descriptor of the socket is open"
+    assert remembered() == 0
+
+
 @pytest.mark.parametrize(("family", "dialled"), [
     pytest.param(socket.AF_INET, VIP4, id="udp4"),
     pytest.param(socket.AF_INET6, VIP6, id="udp6"),
@@ -194,7 +207,7 @@ def test_pod_socket_is_left_to_the_packet_path(
     with world.client(socket.AF_INET, DGRAM, world.pod if alone else world.node) as client:
         client.connect((VIP4, 80))
         client.send(b"x")
-    entries = world.plane.read(("sockets4",))["sockets4"]
+        entries = world.plane.read(("sockets4",))["sockets4"]
     assert bool(entries) is not alone
 
 
@@ -214,7 +227,8 @@ def test_affinity_keeps_a_client_and_forgets_a_removed_endpoint(world: World) ->
             with world.client(socket.AF_INET, DGRAM) as client:
                 client.connect((VIP4, 80))
                 cookie = int.from_bytes(client.getsockopt(socket.SOL_SOCKET, 57, 8), "little")
-            for key, value in world.plane.read(("sockets4",))["sockets4"].items():
+                entries = world.plane.read(("sockets4",))["sockets4"]
+            for key, value in entries.items():
                 entry = layout.unpack_socket(key, value)
                 if entry.cookie == cookie:
                     found.add(socket.inet_ntoa(entry.endpoint_ip))

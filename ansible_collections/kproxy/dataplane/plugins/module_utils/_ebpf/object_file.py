@@ -24,6 +24,7 @@ SECTIONS: dict[str, tuple[int, int]] = {
     "cgroup/getpeername6": (18, 30),
     "cgroup/post_bind4": (9, 12),
     "cgroup/post_bind6": (9, 13),
+    "cgroup/sock_release": (9, 34),
     "tcx/ingress": (3, 46),
     "tcx/egress": (3, 47),
     "xdp": (6, 37),

@@ -304,7 +304,7 @@ INLINE __u32 NAME(open_flow)(void *ctx, __u32 link, const struct NAME(packet) *p
 	if (frontend && (frontend->flags & FRONTEND_RANGES) && !NAME(in_ranges)(frontend, &p->tuple.src))
 		return because(DECIDED_DROP, REASON_SOURCE_RANGE);
 	kind = NAME(client_of)(link, node, &p->tuple.src);
-	frontend = NAME(find_frontend)(&p->tuple.dst, p->tuple.dport, p->protocol, kind);
+	frontend = NAME(find_frontend)(frontend, &p->tuple.dst, p->tuple.dport, p->protocol, kind);
 	if (!frontend) {
 		if (bpf_map_lookup_elem(&NAME(cluster_ips), &p->tuple.dst))
 			return because(DECIDED_REFUSE, REASON_UNDEFINED_PORT);

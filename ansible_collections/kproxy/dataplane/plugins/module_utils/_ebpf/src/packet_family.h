@@ -124,6 +124,49 @@ INLINE bool NAME(read_packet)(struct __sk_buff *skb, __u32 at, __u8 hook, struct
 	return true;
 }
 
+struct NAME(plain) {
+	struct NAME(ip_header) ip;
+	struct port_pair ports;
+	__u8 more[TCP_FLAGS_OFFSET - sizeof(struct port_pair)];
+	__u8 tcp_flags;
+} __attribute__((packed));
+
+/*
+ * Read what most packets are, a whole TCP or UDP packet without IP options, from where it lies: no helper is called. False
+ * for any other, and for one whose headers lie in pieces: read_packet() reads those.
+ */
+INLINE bool NAME(read_plain)(struct __sk_buff *skb, struct NAME(packet) *p)
+{
+	const struct NAME(plain) *plain = (const void *)(long)skb->data + link_header;
+
+	if ((const void *)(plain + 1) > (const void *)(long)skb->data_end)
+		return false;
+#if FAMILY == 4
+	if (plain->ip.h.ihl != 5 || (plain->ip.h.frag_off & bpf_htons(0x3fff)))
+		return false;
+	p->protocol = plain->ip.h.protocol;
+	p->length = bpf_ntohs(plain->ip.h.tot_len);
+	p->tuple.src.w[0] = plain->ip.h.saddr;
+	p->tuple.dst.w[0] = plain->ip.h.daddr;
+#else
+	p->protocol = plain->ip.h.nexthdr;
+	p->length = sizeof(plain->ip.h) + bpf_ntohs(plain->ip.h.payload_len);
+	__builtin_memcpy(&p->tuple.src, &plain->ip.h.saddr, 16);
+	__builtin_memcpy(&p->tuple.dst, &plain->ip.h.daddr, 16);
+#endif
+	if (p->protocol != PROTOCOL_TCP && p->protocol != PROTOCOL_UDP)
+		return false;
+	p->tcp_flags = p->protocol == PROTOCOL_TCP ? plain->tcp_flags : 0;
+	p->tuple.sport = plain->ports.sport;
+	p->tuple.dport = plain->ports.dport;
+	p->ip = link_header;
+	p->l4 = link_header + sizeof(plain->ip);
+	p->icmp_type = 0;
+	p->later_fragment = p->first_fragment = false;
+	p->fragment = 0;
+	return true;
+}
+
 #if FAMILY == 6
 /* Read the ports behind an option header that is not walked otherwise; false for other protocols than TCP and UDP. */
 INLINE bool read_behind6(struct __sk_buff *skb, __u32 at, struct packet6 *p)

@@ -29,15 +29,23 @@ INLINE bool NAME(loopback_addr)(const struct NAME(addr) *a)
 #endif
 }
 
-/*
- * The exact address wins over a NodePort of the same number, unless it leads nobody to an endpoint
- * (_frontends/simulate.py asks in the same order).
- */
-INLINE const struct frontend_value *NAME(find_frontend)(const struct NAME(addr) *addr, __be16 port, __u8 protocol,
-							enum client kind)
+/* The row of the dialled address itself decides about sources, whatever row answers in the end. */
+INLINE const struct frontend_value *NAME(exact_frontend)(const struct NAME(addr) *addr, __be16 port, __u8 protocol)
 {
 	struct NAME(frontend_key) key = { .addr = *addr, .port = port, .protocol = protocol, .pad = 0 };
-	const struct frontend_value *exact = bpf_map_lookup_elem(&NAME(frontends), &key);
+
+	return bpf_map_lookup_elem(&NAME(frontends), &key);
+}
+
+/*
+ * What answers, given the row of the dialled address: it wins over a NodePort of the same number, unless it leads nobody to
+ * an endpoint (_frontends/simulate.py asks in the same order).
+ */
+INLINE const struct frontend_value *NAME(find_frontend)(const struct frontend_value *exact,
+							const struct NAME(addr) *addr, __be16 port, __u8 protocol,
+							enum client kind)
+{
+	struct NAME(frontend_key) key = { .port = port, .protocol = protocol, .pad = 0 };
 	const struct frontend_value *node_port;
 
 	if (exact && (exact->answer[kind] & VERDICT_MASK) == VERDICT_DNAT)
@@ -47,7 +55,6 @@ INLINE const struct frontend_value *NAME(find_frontend)(const struct NAME(addr) 
 		return exact;
 	if (!bpf_map_lookup_elem(&NAME(node_addrs), addr))
 		return exact;
-	__builtin_memset(&key.addr, 0, sizeof(key.addr));
 	node_port = bpf_map_lookup_elem(&NAME(frontends), &key);
 	if (!exact || (node_port && (node_port->answer[kind] & VERDICT_MASK) == VERDICT_DNAT))
 		return node_port;
@@ -165,12 +172,4 @@ INLINE bool NAME(in_ranges)(const struct frontend_value *frontend, const struct 
 	struct NAME(range_key) key = { .prefix = 32 + 32 * WORDS, .service = frontend->service, .addr = *source };
 
 	return bpf_map_lookup_elem(&NAME(ranges), &key);
-}
-
-/* The row of the dialled address itself decides about sources, whatever row answers in the end. */
-INLINE const struct frontend_value *NAME(exact_frontend)(const struct NAME(addr) *addr, __be16 port, __u8 protocol)
-{
-	struct NAME(frontend_key) key = { .addr = *addr, .port = port, .protocol = protocol, .pad = 0 };
-
-	return bpf_map_lookup_elem(&NAME(frontends), &key);
 }

@@ -24,6 +24,8 @@ enum socket_verdict { SOCKET_PASS, SOCKET_TRANSLATED, SOCKET_REFUSE };
 /* Written by the loader before the section is frozen, so the verifier removes the branch a kernel cannot load. */
 const volatile __u32 has_set_retval SEC(".rodata") = 1;
 
+#define AF_INET 2
+#define AF_INET6 10
 #define ALLOW 1
 #define DENY 0
 #define MINUS_ECONNREFUSED (-111)
@@ -64,6 +66,11 @@ INLINE int backward4(struct bpf_sock_addr *ctx)
 		ctx->user_port = port;
 	}
 	return ALLOW;
+}
+
+INLINE bool mapped_addr6(const struct addr6 *addr)
+{
+	return !addr->w[0] && !addr->w[1] && addr->w[2] == bpf_htonl(0xffff);
 }
 
 INLINE bool v4_mapped(const struct bpf_sock_addr *ctx)
@@ -226,6 +233,30 @@ SEC("cgroup/getpeername6")
 int kp_getpeername6(struct bpf_sock_addr *ctx)
 {
 	return backward6(ctx);
+}
+
+SEC("cgroup/sock_release")
+int kp_sock_release(struct bpf_sock *sk)
+{
+	/* Read as a whole: before Linux 5.18 the field had the width of a word. */
+	__be16 port = *(const volatile __u32 *)&sk->dst_port;
+	struct addr4 addr = { { sk->dst_ip4 } };
+
+	if (!port)
+		return ALLOW;
+	if (sk->family == AF_INET) {
+		forget4(sk, &addr, port);
+	} else if (sk->family == AF_INET6) {
+		struct addr6 addr6 = { { sk->dst_ip6[0], sk->dst_ip6[1], sk->dst_ip6[2], sk->dst_ip6[3] } };
+
+		if (mapped_addr6(&addr6)) {
+			addr.w[0] = addr6.w[3];
+			forget4(sk, &addr, port);
+		} else {
+			forget6(sk, &addr6, port);
+		}
+	}
+	return ALLOW;
 }
 
 /* A host process must not take a port that the node answers as a NodePort: its clients would never reach it. */

@@ -25,7 +25,10 @@ struct NAME(socket_value) {
 	__u32 service;
 };
 
-/* Size: one entry for every translated socket and endpoint; the loader may raise it. An evicted entry shows the endpoint's address to the peer. */
+/*
+ * One entry for every open socket that was translated, and endpoint; sockets that are closed give theirs back. An evicted
+ * entry shows the endpoint's address to the application. The loader may raise the size.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
@@ -33,7 +36,7 @@ struct {
 	__type(value, struct NAME(socket_value));
 } NAME(sockets) SEC(".maps");
 
-INLINE void NAME(fill_socket_key)(struct bpf_sock_addr *ctx, const struct NAME(addr) *addr, __be16 port,
+INLINE void NAME(fill_socket_key)(void *ctx, const struct NAME(addr) *addr, __be16 port,
 				  struct NAME(socket_key) *key)
 {
 	__builtin_memset(key, 0, sizeof(*key));
@@ -75,7 +78,7 @@ INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAM
 	if (frontend && (frontend->flags & FRONTEND_RANGES) &&
 	    (NAME(unset_addr)(&client) || !NAME(in_ranges)(frontend, &client)))
 		return SOCKET_PASS;
-	frontend = NAME(find_frontend)(addr, *port, protocol, kind);
+	frontend = NAME(find_frontend)(frontend, addr, *port, protocol, kind);
 	if (!frontend) {
 		if (kind == CLIENT_NODE && NAME(loopback_addr)(addr) && NAME(refuses_loopback)(*port, protocol))
 			return SOCKET_REFUSE;
@@ -127,6 +130,19 @@ INLINE bool NAME(restore)(struct bpf_sock_addr *ctx, struct NAME(addr) *addr, __
 	*addr = dialled->addr;
 	*port = dialled->port;
 	return true;
+}
+
+/*
+ * Forget a socket that is closed. Entries of closed sockets would push out those of connections that live long; and what was
+ * given back last is taken first, while it is still in the processor's cache. An unconnected socket has no peer any more: its
+ * entries go when they are the oldest.
+ */
+INLINE void NAME(forget)(struct bpf_sock *sk, const struct NAME(addr) *addr, __be16 port)
+{
+	struct NAME(socket_key) key;
+
+	NAME(fill_socket_key)(sk, addr, port, &key);
+	bpf_map_delete_elem(&NAME(sockets), &key);
 }
 
 /* Is `port` a NodePort that a bind to `addr` would shadow? Loopback and foreign addresses stay free. */

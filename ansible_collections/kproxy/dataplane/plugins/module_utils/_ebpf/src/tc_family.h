@@ -172,18 +172,21 @@ INLINE int NAME(follow)(struct __sk_buff *skb, const struct NAME(packet) *p, con
 INLINE int NAME(decide)(struct __sk_buff *skb, __u8 hook, struct NAME(packet) *p, struct NAME(tuple) *to)
 {
 	const struct NAME(flow_value) *flow;
-	bool whole = NAME(read_packet)(skb, link_header, hook, p);
 
-	if (hook == HOOK_INGRESS) {
-		struct NAME(sent_on) sent;
+	if (!NAME(read_plain)(skb, p)) {
+		bool whole = NAME(read_packet)(skb, link_header, hook, p);
 
-		if (NAME(read_sent_on)(skb, p, whole, &sent))
-			return NAME(receive)(skb, p, &sent, to);
+		if (hook == HOOK_INGRESS) {
+			struct NAME(sent_on) sent;
+
+			if (NAME(read_sent_on)(skb, p, whole, &sent))
+				return NAME(receive)(skb, p, &sent, to);
+		}
+		if (!whole)
+			return NOT_OURS;
+		if (p->protocol == PROTOCOL_ICMP_OF_FAMILY)
+			return NAME(icmp)(skb, p, hook);
 	}
-	if (!whole)
-		return NOT_OURS;
-	if (p->protocol == PROTOCOL_ICMP_OF_FAMILY)
-		return NAME(icmp)(skb, p, hook);
 	NAME(forget_branches)(skb, p);
 	flow = NAME(find_flow)(p, &p->tuple, hook);
 	if (flow) {

@@ -17,6 +17,7 @@ TC = programs.unpack(tc.OBJECT)
 SOCK_HOOKS = {
     "cgroup/connect4", "cgroup/connect6", "cgroup/sendmsg4", "cgroup/sendmsg6", "cgroup/recvmsg4", "cgroup/recvmsg6",
     "cgroup/getpeername4", "cgroup/getpeername6", "cgroup/post_bind4", "cgroup/post_bind6",
+    "cgroup/sock_release",
 }  # fmt: skip
 
 
