@@ -251,6 +251,23 @@ def test_xdp_and_forwarding_are_changed_once_and_read_back(host: Host) -> None:
     assert host.run("bpf_info")["xdp"]["devices"] == {"up0": "generic"}
 
 
+def test_a_device_that_refuses_a_mode_is_served_by_tc_and_changes_nothing_again(host: Host) -> None:
+    objects = SERVICE, slice_of(POD[4])
+    options: dict[str, Any] = {"xdp": "native", "xdp_devices": ["dull0"]}
+    # A bridge has no driver that could run a program.
+    host.world.node.ip(["link add dull0 type bridge", "link set dull0 up"])
+    first, again = (host.ebpf(*objects, **options) for _ in range(2))
+    assert (first["changed"], again["changed"]) == (True, False)
+    for result in (first, again):
+        (problem,) = result["problems"]
+        assert problem.startswith("dull0 takes no native XDP program: packets that come in by dull0 are served by tc")
+    assert host.run("bpf_info")["xdp"]["devices"] == {}
+    assert host.forwards()
+    # Another mode has not been refused.
+    assert host.ebpf(*objects, **{**options, "xdp": "auto"})["changed"]
+    assert host.run("bpf_info")["xdp"]["devices"] == {"dull0": "generic"}
+
+
 def test_one_bad_object_costs_only_itself(host: Host) -> None:
     spec = {"clusterIP": "10.96.0.300", "ports": []}
     bad = {**SERVICE, "metadata": {"namespace": "shop", "name": "old"}, "spec": spec}

@@ -171,7 +171,8 @@ def test_a_foreign_program_is_named_and_left_alone(fabrics: Make) -> None:
     assert problem.startswith(f"the XDP hook of eth0 is held by another program, their_filter (id {number})")
     with fabric.ingress.entered():
         assert program_on(index) == number
-        assert fabric.first.backend.plane.xdp.in_place({"eth0": (index, 1)}) is False  # up0 has one that is not wanted
+        plane = fabric.first.backend.plane
+        assert plane.xdp.in_place(plane.maps, {"eth0": (index, 1)}) is False  # up0 has one that is not wanted
     assert speak(fabric, 4) == INGRESS[4]
     # Once it is gone, upkeep takes the hook.
     os.close(theirs)

@@ -286,7 +286,7 @@ class EbpfBackend:
     def _is_attached(self) -> bool:
         held = self.plane.attached()
         hooks = [program.section.replace("/", "_") for program in self.plane.objects["sock"].programs]
-        return all(held.get(hook, ("", 0))[1] for hook in hooks) and self.plane.xdp.in_place(devices())
+        return all(held.get(hook, ("", 0))[1] for hook in hooks) and self.plane.xdp.in_place(self.plane.maps, devices())
 
     # -- nftables' share --------------------------------------------------------------------------------------------
 

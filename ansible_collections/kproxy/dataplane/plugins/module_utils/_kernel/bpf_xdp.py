@@ -37,6 +37,9 @@ _ATTACH_TYPE = 37
 _FLAGS = {GENERIC: 1 << 1, NATIVE: 1 << 2}
 #: Values of xdp_links, enum mode of src/xdp.bpf.c.
 _MODES = {GENERIC: 1, NATIVE: 2}
+#: Added to a device's index: a key that no program asks for, with the modes that the device has refused as bits. It
+#: spares the next process the attempt that would tell.
+_REFUSED = 1 << 31
 _SECTION = "xdp"
 _PREFIX = "xdp_"
 
@@ -111,6 +114,7 @@ class XdpHooks:
         self._object = parsed
         self._pins = pins
         self._loaded: dict[str, int] = {}
+        self._refused: dict[int, int] = {}
         self._constants: Mapping[str, int] = {}
         self._drivers: dict[tuple[str, int], Driver] = {}
 
@@ -125,21 +129,24 @@ class XdpHooks:
         held = self.pinned()
         return {name: held[index] for name, (index, _hardware) in sorted(found.items()) if index in held}
 
-    def in_place(self, found: Mapping[str, tuple[int, int]]) -> bool:
+    def in_place(self, maps: MapSet, found: Mapping[str, tuple[int, int]]) -> bool:
         """Whether follow() would change nothing. found: (index, hardware type) by name.
 
-        A device that somebody else's program holds is left to it, so nothing would change there either.
+        A device that somebody else's program holds is left to it, and one that has refused every mode asked for is
+        left to tc, so nothing would change there either.
         """
         wanted, held = self._wanted(found), self.pinned()
+        refused = _refusals(maps) if wanted else {}
         right = not set(held) - set(wanted.values())
         for name, index in wanted.items():
             if index in held:
-                right = right and held[index] in self.options.modes(self._driver(name, index).name)
+                right = right and held[index] in self._modes(name, index)
+            elif holder := program_on(index):
+                self.problems[name] = _held_by(name, holder)
+            elif all(refused.get(index, 0) >> _MODES[mode] & 1 for mode in self._modes(name, index)):
+                self.problems[name] = _refuses(name, self._modes(name, index)[-1])
             else:
-                holder = program_on(index)
-                right = right and bool(holder)
-                if holder:
-                    self.problems[name] = _held_by(name, holder)
+                right = False
         return right
 
     def follow(
@@ -159,12 +166,15 @@ class XdpHooks:
                 self._remove(mode, index)
         self.problems = {name: text for name, text in self.problems.items() if name in wanted}
         modes: dict[int, str] = {}
+        self._refused.clear()
         for name, index in wanted.items():
             attached = self._attach(maps, name, index, held.get(index), swap)
             if attached:
                 self.problems.pop(name, None)
                 modes[index] = attached
-        entries = {index.to_bytes(4, "little"): _MODES[mode].to_bytes(4, "little") for index, mode in modes.items()}
+        rows = {index: _MODES[mode] for index, mode in modes.items()}
+        rows.update((index | _REFUSED, bits) for index, bits in self._refused.items())
+        entries = {key.to_bytes(4, "little"): value.to_bytes(4, "little") for key, value in rows.items()}
         links = maps["xdp_links"]
         before = links.dump()
         if before != entries:
@@ -191,9 +201,12 @@ class XdpHooks:
             self._drivers[name, index] = driver_of(name)
         return self._drivers[name, index]
 
+    def _modes(self, name: str, index: int) -> tuple[str, ...]:
+        return self.options.modes(self._driver(name, index).name)
+
     def _attach(self, maps: MapSet, name: str, index: int, held: str | None, swap: bool) -> str:
         """Attach to one device; the mode, empty if it has no program of ours."""
-        modes = self.options.modes(self._driver(name, index).name)
+        modes = self._modes(name, index)
         if held in modes:
             if not swap:
                 return held
@@ -215,6 +228,7 @@ class XdpHooks:
                 if error.errno == errno.ENODEV:
                     return ""
                 self.problems[name] = _explain(name, index, mode, error)
+                self._refused[index] = self._refused.get(index, 0) | 1 << _MODES[mode]
                 if error.errno in (errno.EBUSY, errno.EEXIST):
                     return ""
         return ""
@@ -230,6 +244,13 @@ class XdpHooks:
 
     def _remove(self, mode: str, index: int) -> None:
         bpf_link.remove(self._pin(mode, index))
+
+
+def _refusals(maps: MapSet) -> dict[int, int]:
+    """Return the modes that devices have refused, as bits, by index."""
+    held = maps["xdp_links"].dump() if "xdp_links" in maps.maps else {}
+    rows = {int.from_bytes(key, "little"): int.from_bytes(value, "little") for key, value in held.items()}
+    return {key ^ _REFUSED: bits for key, bits in rows.items() if key & _REFUSED}
 
 
 def _attach_to_device(index: int, flags: int, program: int) -> int:
@@ -248,8 +269,12 @@ def _held_by(name: str, holder: int) -> str:
         name, title or "without a name", holder, _SERVED % name)  # fmt: skip
 
 
+def _refuses(name: str, mode: str) -> str:
+    return "%s takes no %s XDP program: %s" % (name, mode, _SERVED % name)
+
+
 def _explain(name: str, index: int, mode: str, error: OSError) -> str:
     holder = program_on(index)
     if error.errno in (errno.EBUSY, errno.EEXIST) and holder:
         return _held_by(name, holder)
-    return "%s takes no %s XDP program (%s): %s" % (name, mode, error.strerror, _SERVED % name)
+    return "%s (%s)" % (_refuses(name, mode), error.strerror)
