@@ -26,7 +26,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert, parse
 from tests.module_run import run_module
 from tests.packets.ebpf.fabric import pass_program
-from tests.packets.ebpf.test_packet_path import CLUSTER_IP, NODE, POD, World
+from tests.packets.ebpf.one_node import CLUSTER_IP, NODE, POD, World
 
 SERVICE: dict[str, Any] = {
     "apiVersion": "v1",

@@ -19,7 +19,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_back
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_migration import generations
 from devtools.waiting import eventually
-from tests.packets.ebpf.test_packet_path import CLUSTER_IP, NODE, POD, World, objects, slices
+from tests.packets.ebpf.one_node import CLUSTER_IP, NODE, POD, World, objects, slices
 
 FRONTEND = (NODE[4], 30080)
 VIP = (CLUSTER_IP[4], 80)

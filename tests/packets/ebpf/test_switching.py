@@ -16,7 +16,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import Dataplane
 from devtools.waiting import eventually
-from tests.packets.ebpf.test_packet_path import NODE, POD, World, objects, slices
+from tests.packets.ebpf.one_node import NODE, POD, World, objects, slices
 
 FRONTEND = (NODE[4], 30080)
 

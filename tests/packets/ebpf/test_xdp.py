@@ -15,7 +15,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import program_on
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change
 from tests.packets.ebpf.fabric import INGRESS, POD, Fabric, pass_program
-from tests.packets.ebpf.test_packet_path import objects, slices
+from tests.packets.ebpf.one_node import objects, slices
 
 XDP = 37
 
