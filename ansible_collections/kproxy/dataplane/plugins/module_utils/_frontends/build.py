@@ -27,14 +27,10 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.fronte
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import merge_ranges
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import TCP, UDP
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import TCP
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.service import Service, ServicePort
-from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.candidates import Candidates, candidates
-from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.categorize import (
-    Endpoint,
-    EndpointSets,
-    categorize,
-)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.categorize import Endpoint, EndpointSets
+from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.select import select
 
 
 class _Targets(NamedTuple):
@@ -118,47 +114,44 @@ class BuiltService(NamedTuple):
 NOTHING = BuiltService((), ())
 #: Makes a named tuple from a tuple. The constructor by fields takes three times as long, several times per Service.
 _make = tuple.__new__
-_NONE_SERVING: frozenset[tuple[bytes, int]] = frozenset()
 
 
 def build_service(service: Service, slices: Sequence[EndpointSlice], view: NodeView) -> BuiltService:
     """Return the rows of one Service on one node."""
-    if not service.proxied:
+    # Taken apart at once: a named tuple's field costs a call each time it is asked for by name.
+    (
+        namespace, service_name, proxied, cluster_ips, external_ips, load_balancer_ips, _source_ranges,
+        internal_local, external_local, _affinity, _health_check, service_ports, _created, _labels, _notes,
+    ) = service  # fmt: skip
+    if not proxied:
         return NOTHING
     frontends: dict[FrontendKey, Frontend] = {}
     ports: list[BuiltPort] = []
-    for cluster_ip in service.cluster_ips:
+    config, zone, _primary_addresses, _detected = view
+    families, node_name = config.families, config.node_name
+    for cluster_ip in cluster_ips:
         family = 4 if len(cluster_ip) == 4 else 6
-        if family not in view.config.families:
+        if family not in families:
             continue
-        of_family = [piece for piece in slices if piece.family == family]
         masquerade = view.internal_masquerade(family)
-        for port in service.ports:
-            built = _build_port(service, port, family, candidates(port, of_family), view)
+        for port in service_ports:
+            port_name, protocol, number, node_port = port
+            name = _make(ServicePortName, (namespace, service_name, port_name, protocol))
+            sets, serving = select(port, slices, family, node_name, zone)
+            outside = bool(node_port or external_ips or load_balancer_ips)
+            # The external policy means nothing while the Service cannot be reached from outside, and it governs
+            # externalIPs of a ClusterIP Service too (pkg/api/v1/service/util.go ExternallyAccessible).
+            built = _make(BuiltPort, (name, family, sets, serving, internal_local, external_local and outside))
             ports.append(built)
-            key = _make(FrontendKey, (family, cluster_ip, port.protocol, port.port))
-            cluster_ip_row = _row(service, built, key, CLUSTER_IP, _internal_targets(built, masquerade))
-            frontends[key] = cluster_ip_row
-            if port.node_port or service.external_ips or service.load_balancer_ips:
+            key = _make(FrontendKey, (family, cluster_ip, protocol, number))
+            targets = _internal_targets(sets, internal_local, masquerade)
+            frontends[key] = cluster_ip_row = _row(service, built, key, CLUSTER_IP, targets)
+            if outside:
                 for row in _external_rows(service, port, len(cluster_ip), built, view):
                     frontends[row.key] = row
                 # An address of the Service that is its cluster IP as well stays that.
                 frontends[key] = cluster_ip_row
     return _make(BuiltService, (tuple(frontends.values()), tuple(ports)))
-
-
-def _build_port(service: Service, port: ServicePort, family: int, found: Candidates, view: NodeView) -> BuiltPort:
-    serving = _NONE_SERVING
-    if port.protocol == UDP:
-        serving = frozenset(key for key, entry in found.items() if entry.serving)
-    name = _make(ServicePortName, (service.namespace, service.name, port.name, port.protocol))
-    sets = categorize(found, view.config.node_name, view.zone)
-    # The external policy means nothing while the Service cannot be reached from outside, and it governs
-    # externalIPs of a ClusterIP Service too (pkg/api/v1/service/util.go ExternallyAccessible).
-    external_local = service.external_local and bool(
-        port.node_port or service.external_ips or service.load_balancer_ips
-    )
-    return _make(BuiltPort, (name, family, sets, serving, service.internal_local, external_local))
 
 
 def _row(
@@ -171,13 +164,17 @@ def _row(
     loopback: str = PASS,
 ) -> Frontend:
     outsiders, pods, node, uses_cluster, uses_local = targets
-    cluster = built.sets.cluster if uses_cluster else ()
-    local = built.sets.local if uses_local else ()
-    own = _node_endpoints(cluster, local) if built.sets.local else ()
+    name, _family, (cluster, local, _exists), _serving, _internal_local, _external_local = built
+    here = bool(local)
+    if not uses_cluster:
+        cluster = ()
+    if not uses_local:
+        local = ()
+    own = _node_endpoints(cluster, local) if here else ()
     affinity = service.affinity_seconds
     return _make(
         Frontend,
-        (key, kind, built.name, cluster, local, own, outsiders, pods, node, source_ranges, affinity, loopback),
+        (key, kind, name, cluster, local, own, outsiders, pods, node, source_ranges, affinity, loopback),
     )
 
 
@@ -209,12 +206,12 @@ def _node_endpoints(cluster: tuple[Endpoint, ...], local: tuple[Endpoint, ...]) 
     return tuple(sorted({*own, *local}))
 
 
-def _internal_targets(built: BuiltPort, masquerade: str) -> _Targets:
+def _internal_targets(sets: EndpointSets, internal_local: bool, masquerade: str) -> _Targets:
     """Return the targets of a cluster IP."""
-    sets = built.sets
-    if not (sets.local if built.internal_local else sets.cluster):
-        return _ELSEWHERE if built.internal_local and sets.exists else _NOBODY
-    return _INTERNAL[built.internal_local, masquerade]
+    cluster, local, exists = sets
+    if not (local if internal_local else cluster):
+        return _ELSEWHERE if internal_local and exists else _NOBODY
+    return _INTERNAL[internal_local, masquerade]
 
 
 def _external_targets(built: BuiltPort) -> _Targets:

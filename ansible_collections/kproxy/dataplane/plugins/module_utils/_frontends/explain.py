@@ -112,7 +112,7 @@ def _policy(row: Frontend, client: str) -> Iterator[str]:
 def _endpoints(table: ServiceTable, row: Frontend) -> Iterator[str]:
     namespace, name, port, protocol = row.service_port
     slices = [piece for piece in table.store.slices_of((namespace, name)) if piece.family == row.key.family]
-    found = candidates(ServicePort(port, protocol, row.key.port, 0), slices).values()
+    found = candidates(ServicePort(port, protocol, row.key.port, 0), slices, row.key.family).values()
     ready = [entry for entry in found if entry.ready]
     draining = [entry for entry in found if not entry.ready and entry.serving and entry.terminating]
     here = sum(entry.node_name == table.config.node_name for entry in found)

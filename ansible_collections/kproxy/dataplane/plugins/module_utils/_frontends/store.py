@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.node import Node
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Upsert
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import ApiObject, Change, Upsert
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import UDP
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.service import Service
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.servicecidr import ServiceCIDR
@@ -18,17 +18,18 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.servicec
 ServiceKey = tuple[str, str]
 
 
-class Touched(NamedTuple):
+@dataclass
+class Touched:
     """What a batch of changes reaches.
 
     services: those to plan again, in order of arrival: objects that came together lie together in memory.
-    udp_families: families in which a slice with a UDP port changed.
+    udp_families: families in which a slice with a UDP port changed. node, service_cidrs: these changed.
     """
 
-    services: dict[ServiceKey, None]
-    udp_families: set[int]
-    node: bool
-    service_cidrs: bool
+    services: dict[ServiceKey, None] = field(default_factory=dict)
+    udp_families: set[int] = field(default_factory=set)
+    node: bool = False
+    service_cidrs: bool = False
 
 
 class Store:
@@ -54,47 +55,45 @@ class Store:
 
     def apply(self, changes: Iterable[Change]) -> Touched:
         """Take changes in order and return what they reach."""
-        touched = Touched({}, set(), False, False)
+        touched = Touched()
         for change in changes:
             if isinstance(change, Upsert):
-                touched = self._upsert(change, touched)
+                self._upsert(change.obj, touched)
             else:
-                touched = self._delete(change.kind, change.namespace, change.name, touched)
+                self._delete(change.kind, change.namespace, change.name, touched)
         return touched
 
-    def _upsert(self, change: Upsert, touched: Touched) -> Touched:
-        obj = change.obj
+    def _upsert(self, obj: ApiObject, touched: Touched) -> None:
         if isinstance(obj, EndpointSlice):
             self._replace_slice((obj.namespace, obj.name), obj if obj.service else None, touched)
         elif isinstance(obj, Service):
             key = (obj.namespace, obj.name)
             known = self.services.get(key)
-            if known != obj and (known is not None or obj.proxied):
-                touched.services[key] = None
             if obj.proxied:
+                if known is None or known != obj:
+                    touched.services[key] = None
                 self.services[key] = obj
-            else:
-                self.services.pop(key, None)
+            elif known is not None:
+                touched.services[key] = None
+                del self.services[key]
         elif isinstance(obj, Node):
             if obj.name == self._node_name and obj != self.node:
                 self.node = obj
-                return touched._replace(node=True)
+                touched.node = True
         elif self.service_cidrs.get(obj.name) != obj:
             self.service_cidrs[obj.name] = obj
-            return touched._replace(service_cidrs=True)
-        return touched
+            touched.service_cidrs = True
 
-    def _delete(self, kind: str, namespace: str, name: str, touched: Touched) -> Touched:
+    def _delete(self, kind: str, namespace: str, name: str, touched: Touched) -> None:
         if kind == "EndpointSlice":
             self._replace_slice((namespace, name), None, touched)
         elif kind == "Service":
             if self.services.pop((namespace, name), None) is not None:
                 touched.services[namespace, name] = None
         elif kind == "ServiceCIDR" and self.service_cidrs.pop(name, None) is not None:
-            return touched._replace(service_cidrs=True)
+            touched.service_cidrs = True
         # A deleted Node object changes nothing: the node still is what it was last seen to be
         # (pkg/proxy/node.go OnNodeDelete).
-        return touched
 
     def _replace_slice(self, identity: tuple[str, str], piece: EndpointSlice | None, touched: Touched) -> None:
         known = self._slice_by_name.get(identity)
@@ -111,7 +110,7 @@ class Store:
             self._slice_by_name.pop(identity, None)
             return
         self._slice_by_name[identity] = piece
-        key = (piece.namespace, piece.service)
+        key = (identity[0], piece.service)
         others = self._slices.get(key)
         self._slices[key] = tuple(sorted((*others, piece), key=_NAME)) if others else (piece,)
         if changed:
@@ -123,6 +122,6 @@ _NAME = attrgetter("name")
 
 def _touch(key: ServiceKey, piece: EndpointSlice, touched: Touched) -> None:
     touched.services[key] = None
-    for port in piece.ports:
-        if port.protocol == UDP:
+    for _name, protocol, _port in piece.ports:
+        if protocol == UDP:
             touched.udp_families.add(piece.family)

@@ -128,31 +128,33 @@ class ServiceTable:
         ]
 
     def _replan(self, service: ServiceKey, before: dict[FrontendKey, Frontend | None]) -> None:
-        known = self.built.pop(service, None) or self._others.pop(service, NOTHING)
+        known = self.built.pop(service, None)
+        if known is None:
+            known = self._others.pop(service, NOTHING) if self._others else NOTHING
         obj = self.store.services.get(service)
         built = build_service(obj, self.store.slices_of(service), self.view) if obj is not None else NOTHING
-        if obj is not None and (built.frontends or built.ports):
+        rows, ports = built
+        if obj is not None and (rows or ports):
             canary = self.config.canary
             (self.built if canary is None or canary.chooses(obj) else self._others)[service] = built
         if known.frontends:
-            wanted = {row.key for row in built.frontends}
+            wanted = {row.key for row in rows}
             for row in known.frontends:
                 if row.key not in wanted:
                     self._release(row.key, service, before)
-        for row in built.frontends:
+        for row in rows:
             self._claim(row, service, before)
 
     def _claim(self, row: Frontend, service: ServiceKey, before: dict[FrontendKey, Frontend | None]) -> None:
         key = row.key
-        holder = self.frontends.get(key)
         claims = self._claims.get(key) if self._claims else None
+        holder = self.frontends.get(key)
         if claims is None:
-            if (not self._others or service not in self._others) and (
-                holder is None or holder.service_port[:2] == service
+            if (holder is None or holder.service_port[:2] == service) and (
+                not self._others or service not in self._others
             ):
-                if row is not holder:
-                    before.setdefault(key, holder)
-                    self.frontends[key] = row
+                before.setdefault(key, holder)
+                self.frontends[key] = row
                 return
             claims = self._claims[key] = {} if holder is None else {holder.service_port[:2]: holder}
         claims[service] = row

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import Element, Key
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NAMES
 from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.categorize import Endpoint
 
 _PROTOCOL_PORT = struct.Struct(">B3xH2x")
@@ -17,9 +19,28 @@ _PORT = struct.Struct(">H2x")
 _SLOT = struct.Struct("=I")
 
 
+class _Packed(dict[int, bytes]):
+    """Numbers packed as parts of a key, each once: there are few, and a look-up costs less than packing does."""
+
+    def __init__(self, pack: Callable[[int], bytes]) -> None:
+        super().__init__()
+        self._pack = pack
+
+    def __missing__(self, number: int) -> bytes:
+        made = self[number] = self._pack(number)
+        return made
+
+
+#: Parts of keys and values: a port, a slot, a protocol and a port.
+PORTS = _Packed(_PORT.pack)
+SLOTS = _Packed(_SLOT.pack)
+PROTOCOL_PORTS = {protocol: _Packed(partial(_PROTOCOL_PORT.pack, protocol)) for protocol in NAMES}
+
+
 def frontend_key(key: FrontendKey) -> bytes:
     """Return address . protocol . port, or protocol . port for a NodePort."""
-    return key.ip + _PROTOCOL_PORT.pack(key.protocol, key.port)
+    _family, ip, protocol, port = key
+    return ip + PROTOCOL_PORTS[protocol][port]
 
 
 def read_frontend_key(family: int, raw: bytes) -> FrontendKey:
@@ -30,12 +51,13 @@ def read_frontend_key(family: int, raw: bytes) -> FrontendKey:
 
 def slot_prefix(key: FrontendKey) -> bytes:
     """Return the part of an endpoint map's key that says whose slot it is: [address .] port."""
-    return key.ip + _PORT.pack(key.port)
+    _family, ip, _protocol, port = key
+    return ip + PORTS[port]
 
 
 def slot_key(prefix: bytes, slot: int) -> bytes:
     """Return the key of one slot."""
-    return prefix + _SLOT.pack(slot)
+    return prefix + SLOTS[slot]
 
 
 def read_slot_key(raw: bytes) -> tuple[bytes, int]:
@@ -45,16 +67,14 @@ def read_slot_key(raw: bytes) -> tuple[bytes, int]:
 
 def endpoint_value(endpoint: Endpoint) -> bytes:
     """Return address . port."""
-    return endpoint.ip + _PORT.pack(endpoint.port)
+    ip, port, _local = endpoint
+    return ip + PORTS[port]
 
 
 def endpoint_slots(prefix: bytes, first: int, endpoints: Iterable[Endpoint]) -> list[Element]:
     """Return the elements of endpoints in a row of slots; the same as slot_key() and endpoint_value() make, at once."""
-    pack_slot, pack_port = _SLOT.pack, _PORT.pack
-    found: list[Element] = []
-    for slot, (ip, port, _local) in enumerate(endpoints, first):
-        found.append((prefix + pack_slot(slot), ip + pack_port(port), None))
-    return found
+    slots, ports = SLOTS, PORTS
+    return [(prefix + slots[slot], ip + ports[port], None) for slot, (ip, port, _local) in enumerate(endpoints, first)]
 
 
 def read_endpoint_value(raw: bytes) -> tuple[bytes, int]:
@@ -64,7 +84,8 @@ def read_endpoint_value(raw: bytes) -> tuple[bytes, int]:
 
 def hairpin_key(endpoint: Endpoint, protocol: int) -> bytes:
     """Return address . address . protocol . port: a connection from an endpoint to itself."""
-    return endpoint.ip + endpoint.ip + _PROTOCOL_PORT.pack(protocol, endpoint.port)
+    ip, port, _local = endpoint
+    return ip + ip + PROTOCOL_PORTS[protocol][port]
 
 
 def source_range_key(key: FrontendKey, first: bytes, last: bytes) -> Key:

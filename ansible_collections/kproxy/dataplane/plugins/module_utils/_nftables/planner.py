@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import Frontend, ServicePortName
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import (
@@ -26,6 +26,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.element
     RowElements,
     row_elements,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.first_fill import fill
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.mirror import (
     ABSENT,
     FoundTable,
@@ -85,12 +86,18 @@ class Planner:
         for family in self.families:
             self._plan_structure(family, found[family], plan)
         changes = {family: self._change(family, whole=True) for family in self.families}
-        for row in table.frontends.values():
-            family = row.key.family
-            self._count(family, self._put_row(row, changes[family], plan).shared, 1)
+        rows: Iterable[Frontend] = table.frontends.values()
+        if not any(self.mirror.elements.values()):
+            rows = fill(rows, changes, self._needed, lambda family, verdict: self._need_chain(family, verdict, plan))
+        for row in rows:
+            family, new = row.key.family, row_elements(row)
+            self._put_own(family, new, changes[family], plan)
+            for map_name, prefix, first, endpoints in new.slots:
+                changes[family][map_name].put_slots(prefix, first, endpoints)
+            self._count(family, new.shared, 1)
         for family, change in changes.items():
             for name, needed in self._needed[family].items():
-                self._settle_shared(family, name, list(needed), change[name])
+                change[name].put_keys(needed)
             for name in self._set_names[family]:
                 if name not in _NOT_FROM_ROWS:
                     change[name].remove_unclaimed()
@@ -108,12 +115,15 @@ class Planner:
         shared: dict[tuple[int, str], set[Key]] = {}
         for key, before in delta.before.items():
             family, row = key.family, table.frontends.get(key)
-            new = self._put_row(row, changes[family], plan) if row is not None else NOTHING
-            self._count(family, new.shared, 1)
+            new = row_elements(row) if row is not None else NOTHING
             old = row_elements(before) if before is not None else NOTHING
-            self._count(family, old.shared, -1)
-            _remove_old(old, new, changes[family])
-            for name, shared_key in (*new.shared, *old.shared):
+            self._put_own(family, new, changes[family], plan)
+            _remove_own(old, new, changes[family])
+            _move_slots(old, new, changes[family])
+            gained, lost = set(new.shared).difference(old.shared), set(old.shared).difference(new.shared)
+            self._count(family, gained, 1)
+            self._count(family, lost, -1)
+            for name, shared_key in (*gained, *lost):
                 shared.setdefault((family, name), set()).add(shared_key)
             for either in (before, row):
                 if either is not None and either.affinity_seconds:
@@ -204,21 +214,14 @@ class Planner:
     def _change(self, family: int, whole: bool) -> FamilyChange:
         return FamilyChange(self._set_names[family], self.mirror, whole)
 
-    def _put_row(self, row: Frontend, change: FamilyChange, plan: Plan) -> RowElements:
-        """Ask for the elements of a row, all but the shared ones, and return them."""
-        new = row_elements(row)
-        comment = names.service_port_comment(row.service_port)
-        for name, key, verdict in new.own:
-            if verdict is None:
-                change[name].put(key, None, None)
-                continue
-            change[name].put(key, verdict, comment)
-            if verdict not in change.verdicts:
+    def _put_own(self, family: int, new: RowElements, change: FamilyChange, plan: Plan) -> None:
+        """Ask for the elements that only one row has."""
+        for name, element in new.own:
+            change[name].put(element)
+            verdict = element[1]
+            if isinstance(verdict, str) and verdict not in change.verdicts:
                 change.verdicts.add(verdict)
-                self._need_chain(row.key.family, verdict, plan)
-        for map_name, prefix, first, endpoints in new.slots:
-            change[map_name].put_slots(prefix, first, endpoints)
-        return new
+                self._need_chain(family, verdict, plan)
 
     def _nobody(self) -> dict[int, dict[str, dict[Key, int]]]:
         """Return the counts of users of shared elements, by family and set, before any is counted."""
@@ -230,29 +233,33 @@ class Planner:
             needed = self._needed[family][name]
             needed[key] = needed.get(key, 0) + difference
 
-    def _settle_shared(self, family: int, name: str, keys: Iterable[Key], change: SetChange) -> None:
+    def _settle_shared(self, family: int, name: str, keys: Collection[Key], change: SetChange) -> None:
         """Ask for shared elements that are needed now, and for those to go that nobody needs any more."""
         needed = self._needed[family][name]
+        change.put_keys([key for key in keys if needed[key]])
         for key in keys:
-            if needed[key] > 0:
-                change.put(key, None, None)
-            else:
+            if not needed[key]:
                 del needed[key]
                 change.remove(key)
 
 
-def _remove_old(old: RowElements, new: RowElements, change: FamilyChange) -> None:
-    """Ask for what a row had and has no more to go, all but shared elements."""
+def _remove_own(old: RowElements, new: RowElements, change: FamilyChange) -> None:
+    """Ask for what only this row had and has no more to go."""
     if old.own:
-        kept = {element[:2] for element in new.own}
-        for name, key, _verdict in old.own:
+        kept = {(name, element[0]) for name, element in new.own}
+        for name, (key, _verdict, _comment) in old.own:
             if (name, key) not in kept:
                 change[name].remove(key)
-    if old.slots:
-        runs = {space[:3] for space in new.slots}
-        for space in old.slots:
-            if space[:3] not in runs:
-                change[space.map_name].put_slots(space.prefix, space.first, ())
+
+
+def _move_slots(old: RowElements, new: RowElements, change: FamilyChange) -> None:
+    """Ask for the endpoints of a row that came, went or have to move."""
+    before = {space[:3]: space.endpoints for space in old.slots}
+    for space in new.slots:
+        map_name, prefix, first, endpoints = space
+        change[map_name].move_slots(prefix, first, before.pop(space[:3], ()), endpoints)
+    for (map_name, prefix, first), endpoints in before.items():
+        change[map_name].move_slots(prefix, first, endpoints, ())
 
 
 #: The one key of the `about` set: a mark of 1, in the byte order of the host.

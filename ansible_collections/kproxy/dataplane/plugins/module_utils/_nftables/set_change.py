@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.keys import (
     endpoint_slots,
@@ -39,9 +39,10 @@ class SetChange:
         self.adds: list[Element] = []
         self.claimed: set[Key] | None = set() if whole else None
 
-    def put(self, key: Key, value: str | None, comment: str | None) -> None:
+    def put(self, element: Element) -> None:
         """Ask for an element of a set or verdict map."""
         if self.held:
+            key, value, comment = element
             if self.claimed is not None:
                 self.claimed.add(key)
             held = self.held.get(key, _MISSING)
@@ -49,7 +50,16 @@ class SetChange:
                 return
             if held is not _MISSING:
                 self.deletes.append(key)
-        self.adds.append((key, value, comment))
+        self.adds.append(element)
+
+    def put_keys(self, keys: Iterable[Key]) -> None:
+        """Ask for elements of a set."""
+        elements: list[Element] = [(key, None, None) for key in keys]
+        if not self.held:
+            self.adds += elements
+            return
+        for element in elements:
+            self.put(element)
 
     def remove(self, key: Key) -> None:
         """Ask for an element to go, if it is there."""
@@ -75,6 +85,50 @@ class SetChange:
                 self.claimed.add(key)
         if self.claimed is None:
             self.deletes += [slot_key(prefix, first + index) for index in range(len(slots), kept)]
+
+    def move_slots(self, prefix: bytes, first: int, before: Sequence[Endpoint], after: Sequence[Endpoint]) -> None:
+        """Ask for other endpoints in the slots from the first on; whoever stays keeps its slot, where there is one.
+
+        before: who sits there, in any order; what is there is read in whole only if it turns out not to be so. The
+        work follows the difference, but for comparing the two.
+        """
+        if not self._ends_at(prefix, first, len(before)):
+            self.put_slots(prefix, first, after)
+            return
+        sat, wanted = set(before), set(after)
+        leaving = {endpoint_value(endpoint) for endpoint in sat - wanted}
+        coming = [endpoint_value(endpoint) for endpoint in after if endpoint not in sat]
+        both = leaving.intersection(coming)  # one that moved to this node or away from it is another Endpoint
+        leaving -= both
+        keys = [slot_key(prefix, first + slot) for slot in range(len(after), len(before))]
+        tail = [value for key in keys if isinstance(value := self.held.get(key), bytes)]
+        holes = self._find(prefix, first, leaving.difference(tail), len(after))
+        seats = [value for value in tail if value not in leaving] + [value for value in coming if value not in both]
+        free = holes + [slot_key(prefix, first + slot) for slot in range(len(before), len(after))]
+        if len(free) != len(seats):
+            self.put_slots(prefix, first, after)
+            return
+        self.deletes += keys
+        self.deletes += holes
+        self.adds += [(key, value, None) for key, value in zip(free, seats)]
+
+    def _ends_at(self, prefix: bytes, first: int, count: int) -> bool:
+        """Tell whether so many slots are taken, as far as the two at the end show."""
+        last = not count or slot_key(prefix, first + count - 1) in self.held
+        return last and slot_key(prefix, first + count) not in self.held
+
+    def _find(self, prefix: bytes, first: int, values: set[bytes], count: int) -> list[Key]:
+        """Return the keys of those of the first slots that hold one of these values."""
+        found: list[Key] = []
+        missing = len(values)
+        for slot in range(first, first + count):
+            if not missing:
+                break
+            key = slot_key(prefix, slot)
+            if self.held.get(key) in values:
+                found.append(key)
+                missing -= 1
+        return found
 
     def _run(self, prefix: bytes, first: int) -> list[bytes]:
         """Return the values in the slots from the first on, up to the first empty one."""

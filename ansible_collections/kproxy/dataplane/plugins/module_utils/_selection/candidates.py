@@ -15,8 +15,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.service 
 Candidates = dict[tuple[bytes, int], SliceEndpoint]
 
 
-def candidates(service_port: ServicePort, slices: Iterable[EndpointSlice]) -> Candidates:
-    """Return what the slices (of one family) offer to a service port, by address and port.
+def candidates(service_port: ServicePort, slices: Iterable[EndpointSlice], family: int) -> Candidates:
+    """Return what the slices of one family offer to a service port, by address and port.
 
     A slice port counts if its name and protocol are those of the service port; targetPort is never read.
     The same address and port may be listed twice: the more usable entry wins, whatever the order of slices.
@@ -24,16 +24,18 @@ def candidates(service_port: ServicePort, slices: Iterable[EndpointSlice]) -> Ca
     """
     found: Candidates = {}
     name, protocol, _port, _node_port = service_port
-    for piece in slices:
-        for slice_name, slice_protocol, port in piece.ports:
+    for _namespace, _name, _service, slice_family, ports, endpoints, _trigger_time, _notes in slices:
+        if slice_family != family:
+            continue
+        for slice_name, slice_protocol, port in ports:
             if slice_name != name or slice_protocol != protocol:
                 continue
             if not found:
-                found = {(endpoint[0], port): endpoint for endpoint in piece.endpoints}
-                if len(found) == len(piece.endpoints):
+                found = {(endpoint[0], port): endpoint for endpoint in endpoints}
+                if len(found) == len(endpoints):
                     continue
                 found = {}
-            for endpoint in piece.endpoints:
+            for endpoint in endpoints:
                 key = (endpoint.ip, port)
                 known = found.get(key)
                 if known is None or _usability(endpoint) > _usability(known):

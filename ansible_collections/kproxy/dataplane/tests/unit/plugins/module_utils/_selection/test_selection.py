@@ -15,6 +15,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.service import ServicePort
 from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.candidates import candidates
 from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.categorize import categorize
+from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.select import select
 
 NONE: frozenset[str] = frozenset()
 
@@ -84,11 +85,12 @@ ROWS = [
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_what_the_policies_may_use(row: Row) -> None:
-    found = candidates(ServicePort("http", TCP, 80, 0), [piece(*row.endpoints)])
+    found = candidates(ServicePort("http", TCP, 80, 0), [piece(*row.endpoints)], 4)
     sets = categorize(found, "n1", row.zone)
     assert {item.ip[3] for item in sets.cluster} == row.cluster
     assert {item.ip[3] for item in sets.local} == row.local
     assert sets.exists == bool(row.cluster)
+    assert select(ServicePort("http", TCP, 80, 0), [piece(*row.endpoints)], 4, "n1", row.zone) == (sets, frozenset())
 
 
 JOINS = [
@@ -101,18 +103,18 @@ JOINS = [
 
 @pytest.mark.parametrize(("port", "joined"), [row[1:] for row in JOINS], ids=[row[0] for row in JOINS])
 def test_a_slice_port_joins_by_name_and_protocol(port: SlicePort, joined: bool) -> None:
-    assert bool(candidates(ServicePort("http", TCP, 80, 0), [piece(endpoint(1), ports=(port,))])) is joined
+    assert bool(candidates(ServicePort("http", TCP, 80, 0), [piece(endpoint(1), ports=(port,))], 4)) is joined
 
 
 def test_one_name_with_two_numbers_gives_both() -> None:
     old = piece(endpoint(1), name="old")
     new = piece(endpoint(2), name="new", ports=(SlicePort("http", TCP, 9090),))
-    assert {key[1] for key in candidates(ServicePort("http", TCP, 80, 0), [old, new])} == {8080, 9090}
+    assert {key[1] for key in candidates(ServicePort("http", TCP, 80, 0), [old, new], 4)} == {8080, 9090}
 
 
 def test_endpoints_are_told_apart_by_address_and_port() -> None:
     both = piece(endpoint(1), ports=(SlicePort("http", TCP, 8080), SlicePort("http", TCP, 8081)))
-    assert len(candidates(ServicePort("http", TCP, 80, 0), [both])) == 2
+    assert len(candidates(ServicePort("http", TCP, 80, 0), [both], 4)) == 2
 
 
 DUPLICATES = [
@@ -131,4 +133,36 @@ def test_the_more_usable_of_two_entries_wins_in_any_order(
 ) -> None:
     first, second = (worse, better) if swapped else (better, worse)
     slices = [piece(first, second)] if one_slice else [piece(first, name="a"), piece(second, name="b")]
-    assert list(candidates(ServicePort("http", TCP, 80, 0), slices).values()) == [better]
+    assert list(candidates(ServicePort("http", TCP, 80, 0), slices, 4).values()) == [better]
+
+
+OLD_NUMBER, NEW_NUMBER = SlicePort("http", TCP, 8080), SlicePort("http", TCP, 9090)
+SLICES = [
+    ("no slice", []),
+    ("one slice", [piece(endpoint(3), endpoint(1, "n1"), endpoint(2))]),
+    ("several slices", [piece(endpoint(2), name="a"), piece(endpoint(1, "n1"), name="b")]),
+    ("an address twice in a slice", [piece(endpoint(1), endpoint(1, "n1"))]),
+    ("an address in two slices", [piece(endpoint(1), name="a"), piece(endpoint(1, "n1"), name="b")]),
+    ("a name with two numbers", [piece(endpoint(1), ports=(OLD_NUMBER, NEW_NUMBER))]),
+    ("another number in another slice", [piece(endpoint(1)), piece(endpoint(1), name="b", ports=(NEW_NUMBER,))]),
+    ("a slice without endpoints beside one with", [piece(name="a"), piece(endpoint(1), name="b")]),
+    ("another family", [piece(endpoint(1))._replace(family=6)]),
+    ("two families", [piece(endpoint(1)), piece(endpoint(2), name="b")._replace(family=6)]),
+    ("some that drain", [piece(endpoint(1), draining(2, "n1"))]),
+]
+
+
+@pytest.mark.parametrize("slices", [row[1] for row in SLICES], ids=[row[0] for row in SLICES])
+def test_the_shortest_way_leads_where_the_long_one_leads(slices: list[EndpointSlice]) -> None:
+    port = ServicePort("http", TCP, 80, 0)
+    sets, serving = select(port, slices, 4, "n1", "")
+    assert sets == categorize(candidates(port, slices, 4), "n1", "")
+    assert not serving
+
+
+def test_udp_flows_may_keep_endpoints_that_serve() -> None:
+    udp = (SlicePort("dns", UDP, 53),)
+    slices = [piece(endpoint(1), draining(2), draining(3, serving=False), ports=udp)]
+    sets, serving = select(ServicePort("dns", UDP, 53, 0), slices, 4, "n1", "")
+    assert {item.ip[3] for item in sets.cluster} == {1}
+    assert {ip[3] for ip, _port in serving} == {1, 2}
