@@ -236,6 +236,26 @@ def test_a_running_kube_proxy_is_refused(node: Namespace, tmp_path: Path) -> Non
     assert node.module("residue")["changed"]
 
 
+def test_a_kube_proxy_within_another_program_is_seen(node: Namespace, tmp_path: Path) -> None:
+    """k3s runs kube-proxy within itself: no process of that name, but its health port."""
+    program = tmp_path / "k3s"
+    program.symlink_to(sys.executable)
+    serve = "socket.create_server(('127.0.0.1', 10256))"
+    code = f"import socket, sys; server = {serve}; print('up', flush=True); sys.stdin.read()"
+    node.run("ip", "link", "set", "lo", "up")
+    process = subprocess.Popen(
+        ["ip", "netns", "exec", node.name, str(program), "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        assert node.module("residue_info")["kube_proxy_running"] == [process.pid]
+    finally:
+        process.kill()
+        process.communicate()
+    assert node.module("residue_info")["kube_proxy_running"] == []
+
+
 def test_a_node_without_anything_is_no_error(node: Namespace) -> None:
     result = node.module("residue")
     result.pop("invocation", None)  # Only some releases of ansible-core add it.

@@ -112,11 +112,11 @@ def read(module: AnsibleModule) -> tuple[ledger.Capture, ledger.Ledger, removal.
 
 def refuse_unsafe(module: AnsibleModule, capture: ledger.Capture, plan: removal.Removal) -> None:
     """Fail while kube-proxy runs, and when forwarding would stop; the latter may be waived."""
-    running = processes.running("kube-proxy")
+    running = processes.kube_proxies()
     if running and ownership.KUBE_PROXY in module.params["owners"]:
         message = (
             f"kube-proxy runs on this node (process {', '.join(map(str, running))}) and would write its rules"
-            " again; exclude the node from its DaemonSet and wait until the process is gone"
+            " again; exclude the node from its DaemonSet, or set disable-kube-proxy for k3s, and wait until it is gone"
         )
         if module.check_mode:  # a preview may come before kube-proxy is stopped
             module.warn(message)

@@ -78,7 +78,7 @@ counts:
     kproxy: 2
     foreign: 1
 kube_proxy_running:
-  description: Process ids of a kube-proxy that works on this network namespace.
+  description: Process ids of a kube-proxy that works on this network namespace, within k3s or MicroK8s' kubelite, too.
   returned: success
   type: list
   elements: int
@@ -117,7 +117,7 @@ def main() -> None:
     module.exit_json(
         entries=[entry._asdict() for entry in book.entries],
         counts={owner: book.count(owner) for owner in ownership.OWNERS},
-        kube_proxy_running=processes.running("kube-proxy"),
+        kube_proxy_running=processes.kube_proxies(),
         ipvs_connections=ipvs_state.connections(),
         saved=[str(item) for item in residue_state.saved_rules()],
     )

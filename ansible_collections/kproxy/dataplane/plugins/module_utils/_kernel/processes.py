@@ -10,13 +10,18 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
+KUBE_PROXY = "kube-proxy"
+#: Programs that run kube-proxy within themselves: k3s, and MicroK8s' kubelite.
+EMBEDDING = ("k3s", "kubelite")
+# Metrics and health.
+_KUBE_PROXY_PORTS = (10249, 10256)
 _LISTEN = "0A"
 
 
 class Listener(NamedTuple):
     address: str
     port: int
-    process: str
+    pid: int
 
 
 def _namespace(pid: str) -> int | None:
@@ -68,9 +73,9 @@ def _listening_inodes() -> dict[str, tuple[str, int]]:
 
 
 def listeners() -> list[Listener]:
-    """Return who listens on TCP in the caller's network namespace; the process is empty when it cannot be seen."""
+    """Return who listens on TCP in the caller's network namespace; nobody's (pid 0) is one that cannot be seen."""
     inodes = _listening_inodes()
-    owners: dict[str, str] = {}
+    owners: dict[str, int] = {}
     for pid in _here():
         try:
             descriptors = os.listdir(f"/proc/{pid}/fd")
@@ -82,5 +87,18 @@ def listeners() -> list[Listener]:
             except OSError:
                 continue
             if link.startswith("socket:[") and link[8:-1] in inodes:
-                owners[link[8:-1]] = _name(pid)
-    return sorted(Listener(address, port, owners.get(inode, "")) for inode, (address, port) in inodes.items())
+                owners[link[8:-1]] = int(pid)
+    return sorted(Listener(address, port, owners.get(inode, 0)) for inode, (address, port) in inodes.items())
+
+
+def kube_proxies() -> list[int]:
+    """Return the process ids of kube-proxies that work on the caller's network namespace.
+
+    Some distributions run it within a program of theirs: then that program listens on kube-proxy's ports.
+    """
+    found = set(running(KUBE_PROXY))
+    for listener in listeners():
+        # k3s writes its command into the place of its name.
+        if listener.port in _KUBE_PROXY_PORTS and _name(str(listener.pid)).split(" ")[0] in EMBEDDING:
+            found.add(listener.pid)
+    return sorted(found)
