@@ -206,7 +206,7 @@ def test_what_is_right_passes(world: World) -> None:
     seen = world.probe(web(), spread=SPREAD)
     assert seen["failures"] == []
     assert seen["changed"] is False
-    assert seen["skipped"] == []
+    assert seen["not_dialled"] == []
     # Two IP versions, two protocols, the node and three pods.
     assert len(seen["results"]) == 16
     for row in seen["results"]:
@@ -313,8 +313,8 @@ def test_refuse_and_drop(world: World) -> None:
 
 
 @contextlib.contextmanager
-def programmed_by_ebpf(world: World, objects: list[dict[str, Any]]) -> Iterator[None]:
-    """Put the Services into eBPF maps instead; sockets of the world's cgroup are translated."""
+def programmed_by_ebpf(world: World, objects: list[dict[str, Any]]) -> Iterator[str]:
+    """Put the Services into eBPF maps instead, and yield where; sockets of the world's cgroup are translated."""
     world.nft("flush ruleset\n")
     settings = ProxyConfig.from_mapping({"nodeName": "n1", **CONFIG})
     with contextlib.closing(BpfFs()) as bpffs:
@@ -325,7 +325,7 @@ def programmed_by_ebpf(world: World, objects: list[dict[str, Any]]) -> Iterator[
             engine.apply([Upsert(item) for item in read_documents(objects).objects])
             engine.sync()
         try:
-            yield
+            yield options.root
         finally:
             with world.node.entered():
                 backend.remove()
@@ -342,6 +342,27 @@ def test_through_ebpf(world: World) -> None:
         assert abouts(fewer) == {"verdict"}
 
 
+def test_what_ebpf_translates_as_packets(world: World) -> None:
+    """Where pods get another answer than the world, only the packet tells who it is."""
+    ports = [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080, "nodePort": 30080}]
+    ports += [{"name": "dgram", "protocol": "UDP", "port": 80, "targetPort": 8080, "nodePort": 30080}]
+    local = web(type="NodePort", externalTrafficPolicy="Local", ports=ports)
+    with programmed_by_ebpf(world, local) as directory:
+        seen = world.probe(local, cgroup=world.cgroup.path, ebpf_directory=directory)
+        assert seen["failures"] == []
+        by_pods = [row for row in seen["results"] if row["kind"] == "node-port" and row["client"] != "node"]
+        assert len(by_pods) == 12
+        assert all({"verdict", "source"} <= set(row["judged"]) for row in by_pods)
+        fewer = world.probe(
+            [*local[:1], *web(("p1",))[1:]],
+            clients=("p2",),
+            cgroup=world.cgroup.path,
+            ebpf_directory=directory,
+            connections=30,
+        )
+        assert {row["kind"] for row in fewer["results"] if row["faults"]} == {"cluster-ip", "node-port"}
+
+
 def test_a_kernel_without_sctp_says_so(world: World) -> None:
     objects = web()
     objects[0]["spec"]["ports"] = [{"name": "http", "protocol": "SCTP", "port": 80, "targetPort": 8080}]
@@ -352,9 +373,9 @@ def test_a_kernel_without_sctp_says_so(world: World) -> None:
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP).close()
     except OSError:
-        assert seen["skipped"] == ["SCTP: this kernel does not speak SCTP"]
+        assert seen["not_dialled"] == ["SCTP: this kernel does not speak SCTP"]
         assert seen["results"] == []
     else:
-        assert seen["skipped"] == []
+        assert seen["not_dialled"] == []
         assert {row["protocol"] for row in seen["results"]} == {"SCTP"}
     assert seen["failures"] == []

@@ -16,8 +16,9 @@ description:
     endpoint sees, refusal or silence.
   - With O(spread), it also compares how connections spread over the endpoints. Under session affinity they must all
     reach one.
-  - Where a connection was led, and whom the endpoint sees, is read from connection tracking and from the kernel's
-    sockets, so that no endpoint has to cooperate. An endpoint that does not answer is no failure of the dataplane.
+  - Where a connection was led, and whom the endpoint sees, is read from connection tracking, from the kernel's
+    sockets and from the eBPF backend's flow tables, so that no endpoint has to cooperate. An endpoint that does not
+    answer is no failure of the dataplane.
   - A pod that is led to itself must get an answer.
   - The table is the one that the running sidecar has in force, or that of a source.
   - Opens connections and sends a short datagram to UDP Services; changes nothing.
@@ -34,6 +35,11 @@ options:
     description: Where the sidecar is asked when no source is given.
     type: path
     default: /run/kproxy/kproxyd.sock
+  ebpf_directory:
+    description: Where the eBPF backend has pinned its maps, if it is there.
+    type: path
+    default: /sys/fs/bpf/kproxy
+    version_added: 1.1.0
   namespaces:
     description:
       - Network namespaces of pods on this node, by name or path. The node itself is always a client.
@@ -118,7 +124,7 @@ conntrack:
   type: dict
   sample: {entries: 120, maximum: 131072}
   version_added: 1.1.0
-skipped:
+not_dialled:
   description: What could not be tried here, and why.
   returned: success
   type: list
@@ -193,6 +199,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._cli.client impor
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import NODE_PORT, PASS, REJECT
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import LocalAddress, local_addresses
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import LayoutMismatch
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack import Conntrack
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_address
@@ -208,6 +216,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.dial impor
     within,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.judge import Met, addresses
+from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.packet_path import PacketPath
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.peers import peers
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.translation import Connection, led
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import views
@@ -268,7 +277,7 @@ def interface_of(module: AnsibleModule, source: str) -> str:
     return words[words.index("dev") + 1] if not code and "dev" in words else ""
 
 
-def meet(goal: Goal, namespace: str, count: int, timeout: float) -> list[Met]:
+def meet(packet_path: PacketPath, goal: Goal, namespace: str, count: int, timeout: float) -> list[Met]:
     """Dial an address from a client, often at once, and return what each connection met. Raises DialError."""
     family = 6 if goal.family == "IPv6" else 4
     with burst(namespace, goal.address, goal.port, goal.protocol, count, timeout) as dialled, Conntrack() as table:
@@ -276,28 +285,30 @@ def meet(goal: Goal, namespace: str, count: int, timeout: float) -> list[Met]:
         found = []
         for one in dialled:
             connection = Connection(goal.protocol, one.source, one.source_port, goal.address, goal.port)
-            found.append(Met(one.result, *led(table, connection, ends.get(one.inode))))
+            found.append(Met(one.result, *led(table, packet_path, connection, ends.get(one.inode))))
         return found
 
 
-def meet_refusals(goal: Goal, namespace: str, count: int, timeout: float) -> list[Met]:
+def meet_refusals(packet_path: PacketPath, goal: Goal, namespace: str, count: int, timeout: float) -> list[Met]:
     """The same where UDP should be refused: what met nothing is tried again, one after the other.
 
     The refusal is an ICMP error, and of these a kernel sends few to one destination: after a burst of six, one in
     net.ipv4.icmp_ratelimit milliseconds (a second by default; icmp(7)). Raises DialError.
     """
     found = []
-    for first in meet(goal, namespace, count, timeout):
+    for first in meet(packet_path, goal, namespace, count, timeout):
         last = first
         for _attempt in range(REFUSAL_ATTEMPTS):
             if last.endpoint or last.result != SENT:
                 break
-            (last,) = meet(goal, namespace, 1, timeout)
+            (last,) = meet(packet_path, goal, namespace, 1, timeout)
         found.append(last)
     return found
 
 
-def probe(module: AnsibleModule, goal: Goal, namespace: str, trace: Trace, own: set[str]) -> dict[str, Any]:
+def probe(
+    module: AnsibleModule, packet_path: PacketPath, goal: Goal, namespace: str, trace: Trace, own: set[str]
+) -> dict[str, Any]:
     """Dial one address from one client and compare, all but the spread. Raises DialError."""
     options = module.params
     source = within(namespace, lambda: source_for(goal.address, goal.port))
@@ -308,7 +319,7 @@ def probe(module: AnsibleModule, goal: Goal, namespace: str, trace: Trace, own: 
     for_spread = bool(options["spread"]) and outcome.spreads(goal, expected)
     count = max(options["connections"], options["spread"] if for_spread else 0)
     dial = meet_refusals if goal.protocol == "UDP" and expected["verdict"] == REJECT else meet
-    met = dial(goal, namespace, count, options["timeout"])
+    met = dial(packet_path, goal, namespace, count, options["timeout"])
     return {
         "client": namespace or "node",
         "kind": goal.kind,
@@ -336,15 +347,16 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     clients = clients_of(options)
     with Conntrack() as table:
         size = table.size()
+    packet_path = PacketPath(options["ebpf_directory"])
     results: list[dict[str, Any]] = []
     failures: list[str] = []
-    skipped: dict[str, None] = {}
+    not_dialled: dict[str, None] = {}
     for goal in goals:
         for namespace in clients:
             try:
-                results.append(probe(module, goal, namespace, trace, own))
+                results.append(probe(module, packet_path, goal, namespace, trace, own))
             except ProtocolMissing as error:
-                skipped[f"{goal.protocol}: {error}"] = None
+                not_dialled[f"{goal.protocol}: {error}"] = None
             except DialError as error:
                 failures.append(f"{goal.kind} {goal} of {goal.service} from {namespace or 'node'}: {error}")
     outcome.judge_spreads(results, options["spread_false_alarm"])
@@ -359,7 +371,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         "dialled": dialled,
         "clients": [namespace or "node" for namespace in clients],
         "conntrack": size._asdict(),
-        "skipped": list(skipped),
+        "not_dialled": list(not_dialled),
         "results": results,
     }
 
@@ -371,6 +383,7 @@ def main() -> None:
             **NODE_OPTIONS,
             **SOURCE_OPTIONS,
             "socket": {"type": "path", "default": "/run/kproxy/kproxyd.sock"},
+            "ebpf_directory": {"type": "path", "default": DEFAULT_ROOT},
             "namespaces": {"type": "list", "elements": "str"},
             "max_namespaces": {"type": "int", "default": 2},
             "per_kind": {"type": "int", "default": 5},
@@ -390,7 +403,7 @@ def main() -> None:
     )
     try:
         result = run(module)
-    except (SourceError, DaemonDown, Refused, KernelError, ValueError) as error:
+    except (SourceError, DaemonDown, Refused, KernelError, LayoutMismatch, OSError, ValueError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, **result)
 

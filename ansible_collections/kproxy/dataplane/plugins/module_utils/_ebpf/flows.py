@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 FORWARD = 0x01
 CLOSING = 0x02
+#: The endpoint's node gets the client's own packet: inside another header, or with the frontend as an option.
+DIRECT = 0x04 | 0x08
 INGRESS, EGRESS = 0, 1
 TCP = 6
 
@@ -21,6 +23,10 @@ TCP = 6
 CLOSING_SECONDS = 10
 TCP_SECONDS = 86400
 UDP_SECONDS = 180
+
+
+#: A packed address and a port.
+End = tuple[bytes, int]
 
 
 class Flow(NamedTuple):
@@ -33,6 +39,7 @@ class Flow(NamedTuple):
     protocol: int
     hook: int
     to_source: bytes
+    to_source_port: int
     to_destination: bytes
     to_destination_port: int
     seen: int
@@ -49,15 +56,20 @@ class Flow(NamedTuple):
         return self.destination, self.destination_port
 
 
+def pack_key(source: End, destination: End, protocol: int, hook: int) -> bytes:
+    """Return the key of a packet from one end to another, as a hook meets it."""
+    return source[0] + destination[0] + struct.pack("!HHBBH", source[1], destination[1], protocol, hook, 0)
+
+
 def unpack_flow(key: bytes, value: bytes) -> Flow:
     """Read one element of flows4/6."""
     width = 4 if len(key) == 16 else 16
     sport, dport, protocol, hook = struct.unpack_from("!HHBB", key, 2 * width)
     (seen,) = struct.unpack_from("=Q", value)
-    (to_port,) = struct.unpack_from("!H", value, 8 + 2 * width + 2)
+    to_sport, to_dport = struct.unpack_from("!HH", value, 8 + 2 * width)
     service, flags = struct.unpack_from("=IB", value, 8 + 2 * width + 4)
-    return Flow(key[:width], sport, key[width : 2 * width], dport, protocol, hook, value[8 : 8 + width],
-                value[8 + width : 8 + 2 * width], to_port, seen, service, flags)  # fmt: skip
+    return Flow(key[:width], sport, key[width : 2 * width], dport, protocol, hook, value[8 : 8 + width], to_sport,
+                value[8 + width : 8 + 2 * width], to_dport, seen, service, flags)  # fmt: skip
 
 
 def expired(flow: Flow, now: int) -> bool:

@@ -173,7 +173,7 @@ def _without_faults(about: str, rows: list[Mapping[str, Any]], done: str) -> tup
 
 
 def _sctp(evidence: Evidence) -> tuple[str, str]:
-    missing = [text for text in evidence.probe.get("skipped") or () if text.startswith("SCTP")]
+    missing = [text for text in evidence.probe.get("not_dialled") or () if text.startswith("SCTP")]
     return (SKIP, missing[0]) if missing else _dialled(lambda row: row["protocol"] == "SCTP")(evidence)
 
 

@@ -68,18 +68,20 @@ def test_judge(expected: dict[str, Any], result: str, endpoint: str, words: str)
 
 
 @pytest.mark.parametrize(
-    ("expected", "seen", "words"),
+    ("expected", "seen", "at_socket", "words"),
     [
-        (DNAT, "10.244.1.9", ""),
-        (DNAT, "192.0.2.11", "expected its own address 10.244.1.9"),
-        (DNAT, "", None),
-        (MASQUERADED, "10.244.1.1", ""),
-        (MASQUERADED, "10.244.1.9", "expected an address of this node"),
-        (REJECT, "10.244.1.9", None),
+        (DNAT, "10.244.1.9", False, ""),
+        (DNAT, "192.0.2.11", False, "expected its own address 10.244.1.9"),
+        (DNAT, "", False, None),
+        (MASQUERADED, "10.244.1.1", False, ""),
+        (MASQUERADED, "10.244.1.9", False, "expected an address of this node"),
+        (MASQUERADED, "10.244.1.9", True, ""),
+        (MASQUERADED, "10.244.1.7", True, "expected an address of this node"),
+        (REJECT, "10.244.1.9", False, None),
     ],
 )
-def test_judge_source(expected: dict[str, Any], seen: str, words: str | None) -> None:
-    wrong = judge_source(expected, Met("connected", ENDPOINT, seen), "10.244.1.9", NODE)
+def test_judge_source(expected: dict[str, Any], seen: str, at_socket: bool, words: str | None) -> None:
+    wrong = judge_source(expected, Met("connected", ENDPOINT, seen, at_socket), "10.244.1.9", NODE)
     assert (wrong is None) == (words is None)
     assert bool(wrong) == bool(words)
     assert (words or "") in (wrong or "")

@@ -49,7 +49,7 @@ GOOD: dict[str, Any] = {
             row("cluster-ip", "shop/cache:redis", expected="reject"),
         ],
         "conntrack": {"entries": 120, "maximum": 131072},
-        "skipped": [],
+        "not_dialled": [],
     },
     "cluster": {"selected": False, "pods": [], "daemonsets": ["kube-system/kube-proxy"], "node_ready": True},
     "preflight": [
@@ -114,7 +114,7 @@ BAD = [
     ("kube-proxy is not scheduled here", {"cluster": {**GOOD["cluster"], "pods": ["kube-proxy-x"]}}, "fail"),
     ("node is ready", {"cluster": {**GOOD["cluster"], "node_ready": False}}, "warn"),
     ("SCTP", {"probe": {"results": [row("cluster-ip", protocol="SCTP", wrong=["x"])]}}, "fail"),
-    ("SCTP", {"probe": {"results": [], "skipped": ["SCTP: this kernel does not speak SCTP"]}}, "skip"),
+    ("SCTP", {"probe": {"results": [], "not_dialled": ["SCTP: this kernel does not speak SCTP"]}}, "skip"),
     ("clients are seen as they should", faulty("source"), "fail"),
     ("pods reach themselves", faulty("hairpin"), "fail"),
     ("affinity holds", faulty("affinity"), "fail"),
