@@ -28,6 +28,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.structure import list_chains
 from ansible_collections.kproxy.dataplane.plugins.plugin_utils._bundle import build
 from devtools.bench import ebpf_backend, objects
+from devtools.bench.listeners import ruleset_listeners
 from devtools.bootstrap import ROOT
 from devtools.conformance.netns import NetworkNamespace
 from devtools.control_plane import StandIn
@@ -47,11 +48,13 @@ class Figures:
 
     kernel_cold_start_cpu_s: the processor time of the kernel path's cold start, for machines that are busy.
     map_fill_s: the part of the kernel path's cold start that writes the eBPF maps, None for nftables.
+    ruleset_listeners: sockets on this machine that make the kernel's part of a commit dearer, two to eight times.
     """
 
     services: int
     endpoints: int
     backend: str
+    ruleset_listeners: int
     kernel_cold_start_s: float
     kernel_cold_start_cpu_s: float
     map_fill_s: float | None
@@ -81,6 +84,13 @@ def main(argv: list[str]) -> int:
 
 def measure(services: int, endpoints: int, backend: str) -> Figures:
     """Measure both paths."""
+    listeners = ruleset_listeners()
+    if listeners:
+        print(
+            f"note: {listeners} sockets on this machine listen for changes of rulesets, so that the kernel makes a "
+            "message for each element of a commit; take labs down (./dev lab down) for figures to compare",
+            file=sys.stderr,
+        )
     print(f"kernel path: {services} services with {endpoints} endpoints", file=sys.stderr, flush=True)
     with _namespace():
         kernel = _kernel_path(services, endpoints, backend)
@@ -93,6 +103,7 @@ def measure(services: int, endpoints: int, backend: str) -> Figures:
         services,
         endpoints,
         backend,
+        listeners,
         kernel["cold_s"],
         kernel["cold_cpu_s"],
         kernel["fill_s"],

@@ -1,11 +1,14 @@
-"""What ./dev bench connect measures and prints; the measuring itself is a benchmark, not a test."""
+"""What the benchmarks print, and what they say about the machine; the measuring itself is a benchmark, not a test."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from devtools.bench import connect, objects
 from devtools.bench.iptables_rules import restore_text
+from devtools.bench.listeners import ruleset_listeners
 
 
 def row(path: str, services: int, ratio: float, dialled: str = "even") -> dict[str, object]:
@@ -55,3 +58,23 @@ def test_a_chain_has_every_service_once_in_order() -> None:
     text = restore_text(3)
     chain = [line for line in text.splitlines() if line.startswith("-A KUBE-SERVICES -d")]
     assert [line.split()[3] for line in chain] == [f"{objects.service_address(number)}/32" for number in range(3)]
+
+
+SOCKETS = """\
+sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode
+00000000b58913d8 0   0          00000040 0        0        0     2        0        4
+00000000a3668bc1 12  0          00000000 0        0        0     2        0        487
+00000000a3668bc2 12  7          00000040 0        0        0     2        0        488
+00000000a3668bc3 12  8          00000042 0        0        0     2        0        489
+"""
+
+
+def test_listeners_are_counted_once_for_each_network_namespace(tmp_path: Path) -> None:
+    for process, namespace in (("1", "net:[1]"), ("2", "net:[1]"), ("3", "net:[2]")):
+        (tmp_path / process / "ns").mkdir(parents=True)
+        (tmp_path / process / "net").mkdir()
+        (tmp_path / process / "ns/net").symlink_to(namespace)
+        (tmp_path / process / "net/netlink").write_text(SOCKETS)
+    (tmp_path / "4").mkdir()  # ended meanwhile
+    (tmp_path / "sys").mkdir()
+    assert ruleset_listeners(tmp_path) == 4
