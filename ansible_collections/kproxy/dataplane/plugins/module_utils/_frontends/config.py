@@ -166,6 +166,12 @@ def _read(values: Mapping[str, Any]) -> ProxyConfig:
     gates = values.get("featureGates") or {}
     if not isinstance(gates, Mapping):
         raise ConfigError("featureGates must be a mapping of names to true or false")
+    node_port_addresses = _node_port_addresses(values.get("nodePortAddresses"))
+    if LOCALHOST in node_port_addresses and not gates.get(LOCALHOST_NODE_PORTS_GATE):
+        # Alone, or alone in a family, it would mean nothing, and nothing means all addresses.
+        raise ConfigError(
+            "nodePortAddresses: %s needs featureGates: {%s: true}" % (LOCALHOST, LOCALHOST_NODE_PORTS_GATE)
+        )
     try:
         canary = parse_canary(values.get("canary"))
     except CanaryError as error:
@@ -181,7 +187,7 @@ def _read(values: Mapping[str, Any]) -> ProxyConfig:
         interface_name_prefix=_interface(
             detect_local.get("interfaceNamePrefix"), "detectLocal.interfaceNamePrefix", mode == INTERFACE_NAME_PREFIX
         ),
-        node_port_addresses=_node_port_addresses(values.get("nodePortAddresses")),
+        node_port_addresses=node_port_addresses,
         masquerade_all=_boolean(values.get("masqueradeAll", nftables.get("masqueradeAll")), "masqueradeAll"),
         masquerade_bit=bit,
         bind_address=_address(bind_address, "bindAddress") if bind_address else b"",

@@ -176,6 +176,7 @@ REFUSED = [
     ({"nodeName": "n1", "clusterCIDR": "10.244.0.0"}, "clusterCIDR: '10.244.0.0' is not a CIDR block"),
     ({"nodeName": "n1", "nodePortAddresses": ["eth0"]}, "nodePortAddresses: 'eth0' is neither"),
     ({"nodeName": "n1", "nodePortAddresses": ["192.0.2.7"]}, "a single address is 192.0.2.7/32"),
+    ({"nodeName": "n1", "nodePortAddresses": ["localhost"]}, "nodePortAddresses: localhost needs featureGates"),
     ({"nodeName": "n1", "masqueradeAll": "false"}, "masqueradeAll must be true or false without quotes, not 'false'"),
     ({"nodeName": "n1", "nftables": {"masqueradeAll": "no"}}, "masqueradeAll must be true or false without quotes"),
     ({"nodeName": "n1", "featureGates": {"A": "false"}}, "featureGates.A must be true or false without quotes"),

@@ -174,7 +174,7 @@ def test_the_relay_uses_what_outsiders_would_get(
 
 
 @pytest.mark.parametrize(
-    "config", [{}, {"featureGates": GATE["featureGates"]}, {"nodePortAddresses": ["primary", "localhost"]}]
+    "config", [{}, {"featureGates": GATE["featureGates"]}, {"nodePortAddresses": ["primary", "127.0.0.0/8"]}]
 )
 def test_no_relay_without_gate_and_opt_in(config: dict[str, Any]) -> None:
     world = World(**config)
