@@ -15,7 +15,8 @@ description:
     pods on the node are gone. Other nodes keep kube-proxy.
   - V(included) removes the label, so that kube-proxy comes back to the node.
   - V(removed) deletes the DaemonSets and their ConfigMaps and notes C(proxy.disabled) in kubeadm's stored
-    configuration, so that an upgrade does not bring them back. What was deleted is returned.
+    configuration, so that an upgrade does not bring them back. What was deleted is returned,
+    and in check mode what would be: keep that before anything is deleted.
   - Runs where a kubeconfig with these rights is, usually delegated to the controller.
 extends_documentation_fragment:
   - kproxy.dataplane._attributes
