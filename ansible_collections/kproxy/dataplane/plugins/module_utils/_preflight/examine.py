@@ -34,6 +34,7 @@ def examine(facts: NodeFacts, options: Options) -> list[Finding]:
         settings.tcp_be_liberal(facts, options),
         settings.bridge_netfilter(facts, options),
         settings.reserved_ports(facts, options),
+        settings.route_localnet(facts, options),
         socket_translation(facts, options),
         *foreign_drops(facts),
     ]

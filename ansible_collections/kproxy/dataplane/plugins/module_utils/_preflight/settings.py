@@ -33,6 +33,7 @@ TCP_BE_LIBERAL = "net.netfilter.nf_conntrack_tcp_be_liberal"
 LOCAL_PORT_RANGE = "net.ipv4.ip_local_port_range"
 LOCAL_RESERVED_PORTS = "net.ipv4.ip_local_reserved_ports"
 BRIDGE_CALL = {4: "net.bridge.bridge-nf-call-iptables", 6: "net.bridge.bridge-nf-call-ip6tables"}
+ROUTE_LOCALNET = "net.ipv4.conf.all.route_localnet"
 # A forwarding node takes router advertisements at 2 only; a slash stands for a dot of the device's name.
 ACCEPT_RA = "net.ipv6.conf.%s.accept_ra"
 FORWARDING = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
@@ -120,6 +121,19 @@ def bridge_netfilter(facts: NodeFacts, options: Options) -> Finding:
     if not facts.sysctl_writable:
         return Finding(check, WARN, f"{problem}; load br_netfilter on the host, this node cannot")
     return Finding(check, FIX, problem, sysctls=sysctls, modules=("br_netfilter",) if missing else ())
+
+
+def route_localnet(facts: NodeFacts, _options: Options) -> Finding:
+    """Mode iptables of kube-proxy opens loopback to the network for its NodePorts, and leaves it so (CVE-2020-8558)."""
+    check = "route_localnet"
+    if facts.sysctls.get(ROUTE_LOCALNET, "0") == "0":
+        return Finding(check, OK, "loopback cannot be reached from the network")
+    return Finding(
+        check,
+        WARN,
+        f"{ROUTE_LOCALNET} is on, as kube-proxy's iptables mode leaves it: without kubelet's KUBE-FIREWALL, neighbours "
+        "reach what listens on 127.0.0.1. Nothing here needs it: set it to 0 once kube-proxy is gone",
+    )
 
 
 def reserved_ports(facts: NodeFacts, options: Options) -> Finding:

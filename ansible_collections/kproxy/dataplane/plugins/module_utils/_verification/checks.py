@@ -241,7 +241,7 @@ CHECKS: tuple[tuple[str, Callable[[Evidence], tuple[str, str]]], ...] = (
     ("forwarding is on", _findings("ipv4_forwarding", "ipv6_forwarding")),
     (
         "kernel settings suit Services",
-        _findings("tcp_be_liberal", "br_netfilter", "ip_local_reserved_ports", "conntrack_delete"),
+        _findings("tcp_be_liberal", "br_netfilter", "ip_local_reserved_ports", "conntrack_delete", "route_localnet"),
     ),
 )
 

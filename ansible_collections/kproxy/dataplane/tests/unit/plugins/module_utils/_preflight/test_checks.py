@@ -242,3 +242,9 @@ def test_ipv6_forwarding_costs_no_default_route() -> None:
     ]
     assert "eth0.100 goes on accepting router advertisements" in ipv6.message
     assert [item.check for item in settings.forwarding(facts, Options(families=(4,)))] == ["ipv4_forwarding"]
+
+
+@pytest.mark.parametrize(("value", "result"), [("1", "warn"), ("0", "ok"), (None, "ok")])
+def test_loopback_that_kube_proxy_left_open_is_told(value: str | None, result: str) -> None:
+    facts = node(sysctls={} if value is None else {"net.ipv4.conf.all.route_localnet": value})
+    assert settings.route_localnet(facts, Options()).result == result
