@@ -65,7 +65,12 @@ class Books:
         for entries in self.ports.values():
             for ip in entries.cluster_ips:
                 self._cluster_ips[ip] = self._cluster_ips.get(ip, 0) + 1
-        plan = diff_maps(self.wanted(table.config.families), live)
+        wanted = self.wanted(table.config.families)
+        self._sizes = {name: len(content) for name, content in wanted.items()}
+        for family in table.config.families:
+            own = (entries for (_name, of), entries in self.ports.items() if of == family)
+            self._sizes["tables%d" % family] = sum(len(entries.balanced) for entries in own)
+        plan = diff_maps(wanted, live)
         self._plan_tables(plan, live)
         return plan
 
@@ -86,11 +91,16 @@ class Books:
     def wanted(self, families: Iterable[int] = (4, 6)) -> dict[str, dict[bytes, bytes]]:
         """Return the content of all owned maps."""
         maps: dict[str, dict[bytes, bytes]] = {"%s%d" % (name, family): {} for name in OWNED for family in families}
+        frontends, slots, members, ranges = (
+            {family: maps["%s%d" % (name, family)] for family in families} for name in OWNED[:4]
+        )
         for (_name, family), entries in self.ports.items():
-            maps["frontends%d" % family].update(entries.frontends)
-            maps["slots%d" % family].update(_slots(entries))
-            maps["members%d" % family].update(entries.members)
-            maps["ranges%d" % family].update(dict.fromkeys(entries.ranges, PRESENT))
+            frontends[family].update(entries.frontends)
+            slots[family].update(_slots(entries))
+            if entries.members:
+                members[family].update(entries.members)
+            if entries.ranges:
+                ranges[family].update(dict.fromkeys(entries.ranges, PRESENT))
         for ip in self._cluster_ips:
             maps["cluster_ips%d" % (4 if len(ip) == 4 else 6)][ip] = PRESENT
         return maps
@@ -154,15 +164,8 @@ class Books:
                 self._cluster_ips[ip] = self._cluster_ips.get(ip, 0) + 1
 
     def sizes(self) -> dict[str, int]:
-        """Return how many elements each owned map must hold."""
-        counts: dict[str, int] = {}
-        for (_name, family), entries in self.ports.items():
-            _count(counts, family, entries, 1)
-        for ip in self._cluster_ips:
-            full = "cluster_ips%d" % (4 if len(ip) == 4 else 6)
-            counts[full] = counts.get(full, 0) + 1
-        self._sizes = counts
-        return dict(counts)
+        """Return how many elements each owned map must hold, as of the last adopt() or accept()."""
+        return dict(self._sizes)
 
     def sizes_after(self, replan: Replan) -> dict[str, int]:
         """Return how many elements the maps must hold once a plan is accepted; costs as much as the plan."""

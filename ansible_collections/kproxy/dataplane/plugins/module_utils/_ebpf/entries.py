@@ -8,6 +8,7 @@ TCP and UDP are carried here. SCTP is not: its CRC32c covers the port, and a pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
@@ -111,10 +112,11 @@ def port_entries(
         if endpoints:
             number = layout.set_number(service, local_only)
             sets[number] = arrange(current.get(number, ()), map(pack_endpoint, endpoints))
-    balanced = _balanced(rows, service, sets, table_size)
+    balanced = _balanced(rows, service, sets, table_size) if table_size else ()
     seconds = rows[0].affinity_seconds
+    served = carried(rows[0])  # by protocol, which a service port has one of
     for row in rows:
-        if not carried(row):
+        if not served:
             # Only its existence matters: the packet path refuses ports of a cluster IP that no frontend has.
             value = layout.FrontendValue(service, 0, 0, 0, (layout.ELSEWHERE,) * 3, 0)
             frontends[layout.frontend_key(*row.key)] = value.pack()
@@ -127,10 +129,10 @@ def port_entries(
         if row.source_ranges is not None:
             flags |= layout.FRONTEND_RANGES
             ranges = tuple(layout.range_key(service, *prefix) for prefix in layout.prefixes_of(row.source_ranges))
-        value = layout.FrontendValue(service, len(cluster), len(local), seconds,
-                                     (answer(row.outsiders), answer(row.pods), answer(row.node)), flags)
+        answers = _answers(row.outsiders, row.pods, row.node)
+        value = layout.FrontendValue(service, len(cluster), len(local), seconds, answers, flags)
         frontends[layout.frontend_key(*row.key)] = value.pack()
-    if not any(carried(row) for row in rows):
+    if not served:
         sets, balanced = {}, ()
     # By the cluster set, another node's packet proves that it was meant for an endpoint here (direct server return).
     proving = layout.set_number(service, False) if any(map(outside, rows)) else None
@@ -154,8 +156,6 @@ def _balanced(
     rows: Sequence[Frontend], service: int, sets: dict[int, tuple[bytes, ...]], table_size: int
 ) -> tuple[int, ...]:
     """Return the sets that outsiders are given, where there is a choice, and a share of the table for everybody."""
-    if not table_size:
-        return ()
     numbers = {
         layout.set_number(service, row.outsiders.endpoint_set == LOCAL)
         for row in rows if outside(row) and row.outsiders.verdict == DNAT
@@ -163,7 +163,19 @@ def _balanced(
     return tuple(sorted(number for number in numbers if 1 < len(sets.get(number, ())) <= table_size))
 
 
+@lru_cache(maxsize=4096)
+def _answers(outsiders: Target, pods: Target, node: Target) -> tuple[int, int, int]:
+    """Return the answer bytes of a row; there are few different ones, and a great many rows."""
+    return answer(outsiders), answer(pods), answer(node)
+
+
 def pack_endpoint(endpoint: Endpoint) -> bytes:
     """Return struct endpoint4/6 of an endpoint."""
     ip, port, local = endpoint
-    return layout.endpoint(ip, port, layout.ENDPOINT_LOCAL if local else 0)
+    return ip + _endpoint_tail(port, local)
+
+
+@lru_cache(maxsize=4096)
+def _endpoint_tail(port: int, local: bool) -> bytes:
+    """Return what follows the address in struct endpoint4/6: the same for the endpoints of most Services."""
+    return layout.endpoint(b"", port, layout.ENDPOINT_LOCAL if local else 0)
