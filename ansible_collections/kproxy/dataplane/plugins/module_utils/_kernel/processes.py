@@ -5,23 +5,15 @@
 from __future__ import annotations
 
 import os
-import socket
-import struct
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 KUBE_PROXY = "kube-proxy"
 #: Programs that run kube-proxy within themselves: k3s, and MicroK8s' kubelite.
 EMBEDDING = ("k3s", "kubelite")
 # Metrics and health.
-_KUBE_PROXY_PORTS = (10249, 10256)
+_PORTS = (10249, 10256)
 _LISTEN = "0A"
-
-
-class Listener(NamedTuple):
-    address: str
-    port: int
-    pid: int
 
 
 def _namespace(pid: str) -> int | None:
@@ -52,43 +44,32 @@ def running(name: str) -> list[int]:
     return sorted(int(pid) for pid in _here() if _name(pid) == name)
 
 
-def _listening_inodes() -> dict[str, tuple[str, int]]:
-    found: dict[str, tuple[str, int]] = {}
-    for path, family in (("/proc/self/net/tcp", socket.AF_INET), ("/proc/self/net/tcp6", socket.AF_INET6)):
+def _listening_sockets() -> dict[str, int]:
+    """Return the ports of this network namespace's listening TCP sockets, by inode."""
+    found: dict[str, int] = {}
+    for path in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         try:
             lines = Path(path).read_text(encoding="ascii").splitlines()[1:]
         except OSError:
             continue
-        for line in lines:
-            fields = line.split()
-            if fields[3] != _LISTEN:
-                continue
-            packed, _colon, port = fields[1].partition(":")
-            # The kernel prints each 32-bit word in host order.
-            octets = b"".join(
-                struct.pack("=I", int(packed[start : start + 8], 16)) for start in range(0, len(packed), 8)
-            )
-            found[fields[9]] = (socket.inet_ntop(family, octets), int(port, 16))
+        for fields in map(str.split, lines):
+            if fields[3] == _LISTEN:
+                found[fields[9]] = int(fields[1].rpartition(":")[2], 16)
     return found
 
 
-def listeners() -> list[Listener]:
-    """Return who listens on TCP in the caller's network namespace; nobody's (pid 0) is one that cannot be seen."""
-    inodes = _listening_inodes()
-    owners: dict[str, int] = {}
-    for pid in _here():
+def _listening_ports(pid: str, sockets: Mapping[str, int]) -> Iterator[int]:
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for descriptor in descriptors:
         try:
-            descriptors = os.listdir(f"/proc/{pid}/fd")
+            link = os.readlink(f"/proc/{pid}/fd/{descriptor}")
         except OSError:
             continue
-        for descriptor in descriptors:
-            try:
-                link = os.readlink(f"/proc/{pid}/fd/{descriptor}")
-            except OSError:
-                continue
-            if link.startswith("socket:[") and link[8:-1] in inodes:
-                owners[link[8:-1]] = int(pid)
-    return sorted(Listener(address, port, owners.get(inode, 0)) for inode, (address, port) in inodes.items())
+        if link.startswith("socket:[") and link[8:-1] in sockets:
+            yield sockets[link[8:-1]]
 
 
 def kube_proxies() -> list[int]:
@@ -96,9 +77,8 @@ def kube_proxies() -> list[int]:
 
     Some distributions run it within a program of theirs: then that program listens on kube-proxy's ports.
     """
-    found = set(running(KUBE_PROXY))
-    for listener in listeners():
-        # k3s writes its command into the place of its name.
-        if listener.port in _KUBE_PROXY_PORTS and _name(str(listener.pid)).split(" ")[0] in EMBEDDING:
-            found.add(listener.pid)
-    return sorted(found)
+    # k3s writes its command into the place of its name.
+    embedding = [pid for pid in _here() if _name(pid).split(" ")[0] in EMBEDDING]
+    sockets = _listening_sockets() if embedding else {}
+    within = [int(pid) for pid in embedding if any(port in _PORTS for port in _listening_ports(pid, sockets))]
+    return sorted({*running(KUBE_PROXY), *within})
