@@ -29,7 +29,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp i
 from devtools.bench.world import OUTSIDER, POD, Dialler, Kind, World
 
 SERVICES = (1, 10000, 100000)
-SLICES, CONNECTIONS = 25, 960
+SLICES, CONNECTIONS = 25, 640
 EVEN, LAST = "even", "last"
 _SOURCE = pathlib.Path(__file__).with_name("connections.c")
 

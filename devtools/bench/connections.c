@@ -150,6 +150,7 @@ int main(int argc, char **argv)
 		clock_gettime(CLOCK_MONOTONIC, &begin);
 		dial(&peer, atol(argv[3]), atol(argv[4]), count);
 		clock_gettime(CLOCK_MONOTONIC, &end);
+		alarm(0);
 		printf("%lld\n", (end.tv_sec - begin.tv_sec) * 1000000000LL + end.tv_nsec - begin.tv_nsec);
 		fflush(stdout);
 	}

@@ -58,7 +58,8 @@ class Dialler:
         """Make connections; return the nanoseconds they took. Raises RuntimeError if one fails."""
         if self._process.stdin is None or self._process.stdout is None:
             raise AssertionError("made without pipes")
-        print(connections, file=self._process.stdin)
+        with contextlib.suppress(BrokenPipeError):
+            print(connections, file=self._process.stdin)
         answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError(f"connections do not get through: {self._process.args!r} ended")
