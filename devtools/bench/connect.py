@@ -118,6 +118,8 @@ def measure(wanted: Sequence[Row], slices: int) -> list[dict[str, Any]]:
             for (direct, dialler), found in zip(pairs, ratios, strict=True):
                 before, taken, after = (each.dial(CONNECTIONS) for each in (direct, dialler, direct))
                 found.append((before + after) / 2 / taken)
+            for world in worlds:
+                world.forget_flows()
         for world in worlds:
             world.check()
         _say("take everything down")
