@@ -24,11 +24,11 @@ COMMIT
 NFT = """#!/usr/sbin/nft -f
 flush ruleset
 table ip nat {
-	chain KUBE-SERVICES {
-	}
-	chain POSTROUTING {
-		type nat hook postrouting priority srcnat; policy accept;
-	}
+    chain KUBE-SERVICES {
+    }
+    chain POSTROUTING {
+        type nat hook postrouting priority srcnat; policy accept;
+    }
 }
 table ip6 kube-proxy {
 }
