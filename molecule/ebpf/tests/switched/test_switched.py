@@ -53,7 +53,7 @@ def test_nftables_is_empty_again(host: Host) -> None:
 
 def test_every_hook_is_held_again(host: Host) -> None:
     pinned = host.check_output("ls /sys/fs/bpf/kproxy/v*/links").split()
-    assert len([one for one in pinned if one.startswith("cgroup_")]) == 10
+    assert len([one for one in pinned if one.startswith("cgroup_")]) == 11
     devices = json.loads(host.check_output("ip -json link show"))
     assert len([one for one in pinned if one.startswith("tcx_")]) == 2 * len(devices) - 1
 
