@@ -16,7 +16,7 @@ description:
   - V(included) removes the label, so that kube-proxy comes back to the node.
   - V(removed) deletes the DaemonSets and their ConfigMaps and notes C(proxy.disabled) in kubeadm's stored
     configuration, so that an upgrade does not bring them back. What was deleted is returned,
-    and in check mode what would be: keep that before anything is deleted.
+    and in check mode what would be; keep that before anything is deleted.
   - Runs where a kubeconfig with these rights is, usually delegated to the controller.
 extends_documentation_fragment:
   - kproxy.dataplane._attributes
