@@ -97,7 +97,7 @@ def molecule_scenarios() -> list[Work]:
 
 
 STAGES = [
-    Stage("ruff", "lint of all Python", of(["ruff", "check", "."])),
+    Stage("ruff", "lint and format of all Python", of(["ruff", "check", "."], ["ruff", "format", "--check", "."])),
     Stage("mypy", "strict types of all Python", of(["mypy"])),
     Stage("unit", "tables of cases, no kernel", unit_tests),
     Stage("packets", "real packets, tables and programs in namespaces", packet_tests, PACKETS),

@@ -101,8 +101,10 @@ def test_kproxyd_writes_that_it_started_and_which_port_it_cannot_open() -> None:
             taken.listen()
             daemon.start()
             eventually(
-                lambda: {(event["regarding"]["kind"], event["reason"]) for event in events(server)}
-                == {("Node", "Starting"), ("Service", "FailedToStartServiceHealthcheck")},
+                lambda: (
+                    {(event["regarding"]["kind"], event["reason"]) for event in events(server)}
+                    == {("Node", "Starting"), ("Service", "FailedToStartServiceHealthcheck")}
+                ),
                 "the Events of a start with a port that is taken",
             )
         finally:

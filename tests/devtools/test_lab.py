@@ -49,7 +49,10 @@ def test_mounts_below_are_innermost_first_and_of_no_neighbour() -> None:
     [
         ("deb http://mirror.example.org/debian bookworm main\n", ["http://mirror.example.org/debian"]),
         ("deb [arch=amd64] https://mirror.example/debian/ trixie main\n", ["https://mirror.example/debian"]),
-        ("Types: deb\nURIs: http://mirror.example.org/debian\nSuites: bookworm\n", ["http://mirror.example.org/debian"]),
+        (
+            "Types: deb\nURIs: http://mirror.example.org/debian\nSuites: bookworm\n",
+            ["http://mirror.example.org/debian"],
+        ),
         ("deb http://mirror.example.org/debian-security bookworm-security main\n", []),
         ("# deb http://old.example/debian sid main\n", []),
     ],

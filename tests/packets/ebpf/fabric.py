@@ -1,7 +1,7 @@
 """Two nodes and a client on one bridge, a pod behind the second node, for what crosses nodes: XDP and direct return.
 
-    client eth0 -- bridge -- eth0 ingress          The client also has eth1, straight to up0 of the ingress node.
-                     |------ eth0 backend pod0 -- eth0 pod
+client eth0 -- bridge -- eth0 ingress          The client also has eth1, straight to up0 of the ingress node.
+                 |------ eth0 backend pod0 -- eth0 pod
 """
 
 from __future__ import annotations
@@ -131,20 +131,44 @@ class Fabric:
                 f" peer name eth0 address {MAC[name]} mtu {mtu} netns {namespace.path}",
                 f"link set {name} master br0 up",
             ])  # fmt: skip
-        self.ingress.ip(["link add up0 address 02:00:00:00:01:02 type veth"
-                         f" peer name eth1 address 02:00:00:00:01:01 netns {self.client.path}"])
-        self.backend.ip(["link add pod0 address 02:00:00:00:02:03 type veth"
-                         f" peer name eth0 address 02:00:00:00:02:05 netns {self.pod.path}"])
-        self._settle(self.client, {"eth0": every(CLIENT), "eth1": every(NEAR)},
-                     [("eth0", MAC["ingress"], every(INGRESS)), ("eth0", MAC["backend"], every(BACKEND, POD))])
-        self._settle(self.ingress, {"eth0": every(INGRESS), "up0": []},
-                     [("eth0", MAC["client"], every(CLIENT)), ("eth0", MAC["backend"], every(BACKEND, POD)),
-                      ("up0", "02:00:00:00:01:01", every(NEAR))])
-        self._settle(self.backend, {"eth0": every(BACKEND), "pod0": []},
-                     [("eth0", MAC["client"], every(CLIENT)), ("eth0", MAC["ingress"], every(INGRESS, NEAR)),
-                      ("pod0", "02:00:00:00:02:05", every(POD))])
-        self._settle(self.pod, {"eth0": every(POD)},
-                     [("eth0", "02:00:00:00:02:03", every(CLIENT, NEAR, INGRESS, BACKEND))])
+        self.ingress.ip(
+            [
+                "link add up0 address 02:00:00:00:01:02 type veth"
+                f" peer name eth1 address 02:00:00:00:01:01 netns {self.client.path}"
+            ]
+        )
+        self.backend.ip(
+            [
+                "link add pod0 address 02:00:00:00:02:03 type veth"
+                f" peer name eth0 address 02:00:00:00:02:05 netns {self.pod.path}"
+            ]
+        )
+        self._settle(
+            self.client,
+            {"eth0": every(CLIENT), "eth1": every(NEAR)},
+            [("eth0", MAC["ingress"], every(INGRESS)), ("eth0", MAC["backend"], every(BACKEND, POD))],
+        )
+        self._settle(
+            self.ingress,
+            {"eth0": every(INGRESS), "up0": []},
+            [
+                ("eth0", MAC["client"], every(CLIENT)),
+                ("eth0", MAC["backend"], every(BACKEND, POD)),
+                ("up0", "02:00:00:00:01:01", every(NEAR)),
+            ],
+        )
+        self._settle(
+            self.backend,
+            {"eth0": every(BACKEND), "pod0": []},
+            [
+                ("eth0", MAC["client"], every(CLIENT)),
+                ("eth0", MAC["ingress"], every(INGRESS, NEAR)),
+                ("pod0", "02:00:00:00:02:05", every(POD)),
+            ],
+        )
+        self._settle(
+            self.pod, {"eth0": every(POD)}, [("eth0", "02:00:00:00:02:03", every(CLIENT, NEAR, INGRESS, BACKEND))]
+        )
 
     @staticmethod
     def _settle(

@@ -41,30 +41,48 @@ class World:
         self.node.sysctl("ipv4.conf.default.rp_filter", "1")
         # One MAC address at both ends and no ARP: nothing has to be resolved.
         pairs = (("up0", "02:00:00:00:00:01", self.client), ("pod0", "02:00:00:00:00:02", self.pod))
-        self.node.ip(["link set lo up",
-                      *(f"link add dev {device} address {mac} arp off up type veth"
-                        f" peer name eth0 address {mac} arp off netns {leaf.path}" for device, mac, leaf in pairs),
-                      *(f"addr add {cidr(ip)} dev up0" + (" nodad" if ":" in ip else "") for ip in NODE.values())])
+        self.node.ip(
+            [
+                "link set lo up",
+                *(
+                    f"link add dev {device} address {mac} arp off up type veth"
+                    f" peer name eth0 address {mac} arp off netns {leaf.path}"
+                    for device, mac, leaf in pairs
+                ),
+                *(f"addr add {cidr(ip)} dev up0" + (" nodad" if ":" in ip else "") for ip in NODE.values()),
+            ]
+        )
         self._leaf(self.client, CLIENT.values())
         self._leaf(self.pod, POD.values())
-        self.node.ip([f"route add {cidr(ip)} dev up0" for ip in CLIENT.values()]
-                     + [f"route add {cidr(ip)} dev pod0" for ip in POD.values()]
-                     # A refusal is made after routing: as on any node, there is a route to cluster IPs.
-                     + ["route add 0.0.0.0/0 dev up0", "route add ::/0 dev up0"])
+        self.node.ip(
+            [f"route add {cidr(ip)} dev up0" for ip in CLIENT.values()]
+            + [f"route add {cidr(ip)} dev pod0" for ip in POD.values()]
+            # A refusal is made after routing: as on any node, there is a route to cluster IPs.
+            + ["route add 0.0.0.0/0 dev up0", "route add ::/0 dev up0"]
+        )
         self.bpffs = BpfFs()
         self.cgroup = NodeCgroup(f"kp-ebpf-path-{os.getpid()}")
         self.servers: list[socket.socket] = []
         with self.node.entered():
             self.backend = EbpfBackend(options=Options(os.path.join(self.bpffs.path, "kproxy"), self.cgroup.path))
         self.engine = Engine(
-            ProxyConfig.from_mapping({"nodeName": "n1", "clusterCIDR": "10.244.0.0/16,fd00:10:244::/48",
-                                      "nodeIPs": list(NODE.values())}), self.backend)
+            ProxyConfig.from_mapping(
+                {"nodeName": "n1", "clusterCIDR": "10.244.0.0/16,fd00:10:244::/48", "nodeIPs": list(NODE.values())}
+            ),
+            self.backend,
+        )
 
     @staticmethod
     def _leaf(namespace: NetworkNamespace, ips: Any) -> None:
-        namespace.ip(["link set lo up", "link set eth0 up",
-                      *(f"addr add {cidr(ip)} dev eth0" + (" nodad" if ":" in ip else "") for ip in ips),
-                      "route add 0.0.0.0/0 dev eth0", "route add ::/0 dev eth0"])
+        namespace.ip(
+            [
+                "link set lo up",
+                "link set eth0 up",
+                *(f"addr add {cidr(ip)} dev eth0" + (" nodad" if ":" in ip else "") for ip in ips),
+                "route add 0.0.0.0/0 dev eth0",
+                "route add ::/0 dev eth0",
+            ]
+        )
 
     def sync(self, *changes: Change) -> None:
         with self.node.entered():

@@ -38,15 +38,23 @@ class World:
         self.node, self.far, self.pod = NetworkNamespace(), NetworkNamespace(), NetworkNamespace()
         self.node.sysctl("ipv4.ip_forward", "1")
         lines = ["link set lo up"]
-        for device, mac, leaf, ips in (("far0", "02:00:00:00:00:01", self.far, endpoints),
-                                       ("pod0", "02:00:00:00:00:02", self.pod, pods)):
+        for device, mac, leaf, ips in (
+            ("far0", "02:00:00:00:00:01", self.far, endpoints),
+            ("pod0", "02:00:00:00:00:02", self.pod, pods),
+        ):
             ends = f"address {mac} arp off"
             lines.append(f"link add dev {device} {ends} up type veth peer name eth0 {ends} netns {leaf.path}")
             lines += [f"route add {ip}/32 dev {device}" for ip in ips]
         self.node.ip([*lines, f"addr add {NODE}/32 dev far0"])
         for leaf, ips in ((self.far, endpoints), (self.pod, pods)):
-            leaf.ip(["link set lo up", "link set eth0 up", *(f"addr add {ip}/32 dev eth0" for ip in ips),
-                     "route add 0.0.0.0/0 dev eth0"])
+            leaf.ip(
+                [
+                    "link set lo up",
+                    "link set eth0 up",
+                    *(f"addr add {ip}/32 dev eth0" for ip in ips),
+                    "route add 0.0.0.0/0 dev eth0",
+                ]
+            )
         self.bpffs = BpfFs()
         self.cgroup = NodeCgroup(f"kp-ebpf-case-{os.getpid()}")
         self.config = ProxyConfig.from_mapping({"nodeName": "n1", "clusterCIDR": "10.244.0.0/16", **config})

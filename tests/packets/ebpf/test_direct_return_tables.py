@@ -214,9 +214,7 @@ def xdp_program(both: tuple[Programs, Programs]) -> Iterator[int]:
     os.close(program)
 
 
-def test_xdp_touches_nothing_that_it_passes_on(
-    family: int, xdp_program: int, both: tuple[Programs, Programs]
-) -> None:
+def test_xdp_touches_nothing_that_it_passes_on(family: int, xdp_program: int, both: tuple[Programs, Programs]) -> None:
     """No way leads to the endpoint from here: tc serves the connection, from the entries that XDP has made."""
     node = XdpNode(PLACES[family], both[0])
     place = node.place

@@ -47,8 +47,9 @@ class Node:
         flags = layout.FRONTEND_MAGLEV | (layout.FRONTEND_AFFINITY if affinity_seconds else 0)
         value = layout.FrontendValue(SERVICE, len(pods), 0, affinity_seconds, (0, 0, 0), flags)
         for protocol in (TCP, UDP):
-            self.maps[f"frontends{family}"].put(layout.frontend_key(family, packed(VIP[family]), protocol, PORT),
-                                                value.pack())
+            self.maps[f"frontends{family}"].put(
+                layout.frontend_key(family, packed(VIP[family]), protocol, PORT), value.pack()
+            )
 
     def choice(self, client: str, sport: int, protocol: int) -> bytes:
         """Return the address that the first packet of a flow is sent on to."""
@@ -59,8 +60,10 @@ class Node:
 
     def table(self) -> list[bytes]:
         """Return the endpoint address of every entry."""
-        return [layout.unpack_endpoint(self.slots[index])[0]
-                for index in maglev.choose([maglev.identity(held) for held in self.slots], SIZE)]
+        return [
+            layout.unpack_endpoint(self.slots[index])[0]
+            for index in maglev.choose([maglev.identity(held) for held in self.slots], SIZE)
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +124,9 @@ class World:
 
     def engine(self, table_size: int, table_memory: int = 512) -> Engine:
         """Return a new process's engine; the pins are what they are."""
-        options = Options(os.path.join(self.bpffs.path, "kproxy"), self.cgroup.path, table_size=table_size,
-                          table_memory=table_memory)
+        options = Options(
+            os.path.join(self.bpffs.path, "kproxy"), self.cgroup.path, table_size=table_size, table_memory=table_memory
+        )
         with self.node.entered():
             self.backends.append(EbpfBackend(options=options))
         config = ProxyConfig.from_mapping({"nodeName": "n1", "clusterCIDR": "10.244.0.0/16"})

@@ -26,10 +26,15 @@ def fabric(request: pytest.FixtureRequest) -> Iterator[Fabric]:
             announce(made, family, "ingress")
             for ip in PODS[family]:
                 made.pod.ip([f"addr add {cidr(ip)} dev eth0" + (" nodad" if family == 6 else "")])
-                made.backend.ip([f"route add {cidr(ip)} dev pod0",
-                                 f"neigh add {ip} lladdr 02:00:00:00:02:05 dev pod0 nud permanent"])
-                made.ingress.ip([f"route add {cidr(ip)} dev eth0",
-                                 f"neigh add {ip} lladdr {MAC['backend']} dev eth0 nud permanent"])
+                made.backend.ip(
+                    [
+                        f"route add {cidr(ip)} dev pod0",
+                        f"neigh add {ip} lladdr 02:00:00:00:02:05 dev pod0 nud permanent",
+                    ]
+                )
+                made.ingress.ip(
+                    [f"route add {cidr(ip)} dev eth0", f"neigh add {ip} lladdr {MAC['backend']} dev eth0 nud permanent"]
+                )
         yield made
     finally:
         made.close()
@@ -37,8 +42,12 @@ def fabric(request: pytest.FixtureRequest) -> Iterator[Fabric]:
 
 def announce(fabric: Fabric, family: int, node: str) -> None:
     """Lead the client's packets to the balancer's address to one of the nodes, as a routing protocol would."""
-    fabric.client.ip([f"route replace {cidr(BALANCER[family])} dev eth0",
-                      f"neigh replace {BALANCER[family]} lladdr {MAC[node]} dev eth0 nud permanent"])
+    fabric.client.ip(
+        [
+            f"route replace {cidr(BALANCER[family])} dev eth0",
+            f"neigh replace {BALANCER[family]} lladdr {MAC[node]} dev eth0 nud permanent",
+        ]
+    )
 
 
 def objects(pods: dict[int, list[str]]) -> list[Change]:

@@ -212,8 +212,13 @@ def test_source_ranges_that_match(node: Node) -> None:
     p = node.place
     node.frontend(0, layout.FRONTEND_RANGES)
     node.put("ranges", layout.range_key(SERVICE, 8 * len(packed(p.client)), packed(p.client)), PRESENT)
-    play(node, [Step(IN, frames.tcp(p.client, 1, p.vip, 80), frames.tcp(p.client, 1, p.pod, 8080)),
-                Step(IN, frames.tcp(p.other_pod, 1, p.vip, 80), verdict=SHOT)])
+    play(
+        node,
+        [
+            Step(IN, frames.tcp(p.client, 1, p.vip, 80), frames.tcp(p.client, 1, p.pod, 8080)),
+            Step(IN, frames.tcp(p.other_pod, 1, p.vip, 80), verdict=SHOT),
+        ],
+    )
 
 
 @pytest.mark.parametrize("by_link", [False, True])

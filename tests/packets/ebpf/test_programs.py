@@ -31,11 +31,14 @@ VARIANTS = [
     pytest.param("tc", {"table_size": 131071}, id="tc-maglev"),
     pytest.param("tc", {"table_size": 251, "link_header": 0}, id="tc-maglev-no-link-header"),
 ]
-OBJECTS = {name: object_file.parse(programs.unpack(module.OBJECT))
-           for name, module in (("sock", sock), ("tc", tc), ("xdp", xdp))}
+OBJECTS = {
+    name: object_file.parse(programs.unpack(module.OBJECT))
+    for name, module in (("sock", sock), ("tc", tc), ("xdp", xdp))
+}
 
-CLIENT, VIP, POD, NODE = (ipaddress.ip_address(ip).packed for ip in (
-    "198.51.100.9", "10.96.0.1", "10.244.1.5", "192.0.2.11"))
+CLIENT, VIP, POD, NODE = (
+    ipaddress.ip_address(ip).packed for ip in ("198.51.100.9", "10.96.0.1", "10.244.1.5", "192.0.2.11")
+)
 UNSPEC, SHOT = 0xFFFFFFFF, 2
 
 
@@ -238,9 +241,7 @@ VERDICTS = [
 
 
 @pytest.mark.parametrize(("answer", "flags", "port", "verdict", "reason"), VERDICTS)
-def test_verdicts_are_counted(
-    loaded: Programs, answer: int, flags: int, port: int, verdict: int, reason: str
-) -> None:
+def test_verdicts_are_counted(loaded: Programs, answer: int, flags: int, port: int, verdict: int, reason: str) -> None:
     loaded.frontend(answer, flags)
     packet = tcp4(CLIENT, VIP, 40000, port)
     assert loaded.ingress(packet) == (verdict, packet)

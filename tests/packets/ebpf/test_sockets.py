@@ -35,10 +35,24 @@ class World:
 
     def __init__(self) -> None:
         self.node, self.pod = NetworkNamespace(), NetworkNamespace()
-        self.node.ip(["link set lo up", "link add dev p0 up type veth peer name eth0 netns " + self.pod.path,
-                      f"addr add {NODE4}/32 dev p0", "addr add 2001:db8::11/128 dev p0 nodad"])
-        self.pod.ip(["link set lo up", "link set eth0 up", f"addr add {POD4}/32 dev eth0",
-                     f"addr add {POD6}/128 dev eth0 nodad", "route add 0.0.0.0/0 dev eth0", "route add ::/0 dev eth0"])
+        self.node.ip(
+            [
+                "link set lo up",
+                "link add dev p0 up type veth peer name eth0 netns " + self.pod.path,
+                f"addr add {NODE4}/32 dev p0",
+                "addr add 2001:db8::11/128 dev p0 nodad",
+            ]
+        )
+        self.pod.ip(
+            [
+                "link set lo up",
+                "link set eth0 up",
+                f"addr add {POD4}/32 dev eth0",
+                f"addr add {POD6}/128 dev eth0 nodad",
+                "route add 0.0.0.0/0 dev eth0",
+                "route add ::/0 dev eth0",
+            ]
+        )
         self.node.ip([f"route add {POD4}/32 dev p0", "route add 10.244.1.6/32 dev p0", f"route add {POD6}/128 dev p0"])
         self.cgroup = NodeCgroup(f"kp-ebpf-test-{os.getpid()}")
         self.bpffs = BpfFs()
@@ -156,11 +170,14 @@ def test_only_open_sockets_are_remembered(world: World, family: int, kind: int, 
     assert remembered() == 0
 
 
-@pytest.mark.parametrize(("family", "dialled"), [
-    pytest.param(socket.AF_INET, VIP4, id="udp4"),
-    pytest.param(socket.AF_INET6, VIP6, id="udp6"),
-    pytest.param(socket.AF_INET6, "::ffff:" + VIP4, id="mapped"),
-])
+@pytest.mark.parametrize(
+    ("family", "dialled"),
+    [
+        pytest.param(socket.AF_INET, VIP4, id="udp4"),
+        pytest.param(socket.AF_INET6, VIP6, id="udp6"),
+        pytest.param(socket.AF_INET6, "::ffff:" + VIP4, id="mapped"),
+    ],
+)
 def test_unconnected_udp_gets_its_answer_from_the_frontend(world: World, family: int, dialled: str) -> None:
     server = world.server(real_family(family, dialled), DGRAM)
     with world.client(family, DGRAM) as client:
@@ -217,8 +234,11 @@ def test_affinity_keeps_a_client_and_forgets_a_removed_endpoint(world: World) ->
     first_set = layout.set_number(1, False)
     plan.put("slots4", layout.slot_key(first_set, 1), second)
     plan.put("members4", layout.member_key(first_set, second), b"\1\0\0\0")
-    plan.put("frontends4", layout.frontend_key(4, packed(VIP4), UDP, 80),
-             layout.FrontendValue(1, 2, 0, 600, (0, 0, 0), layout.FRONTEND_AFFINITY).pack())
+    plan.put(
+        "frontends4",
+        layout.frontend_key(4, packed(VIP4), UDP, 80),
+        layout.FrontendValue(1, 2, 0, 600, (0, 0, 0), layout.FRONTEND_AFFINITY).pack(),
+    )
     world.plane.write(plan)
 
     def chosen() -> set[str]:
@@ -239,8 +259,11 @@ def test_affinity_keeps_a_client_and_forgets_a_removed_endpoint(world: World) ->
     gone, stays = (POD4, "10.244.1.6") if before == {POD4} else ("10.244.1.6", POD4)
     shrink = MapPlan()
     shrink.put("slots4", layout.slot_key(first_set, 0), layout.endpoint(packed(stays), 8080))
-    shrink.put("frontends4", layout.frontend_key(4, packed(VIP4), UDP, 80),
-               layout.FrontendValue(1, 1, 0, 600, (0, 0, 0), layout.FRONTEND_AFFINITY).pack())
+    shrink.put(
+        "frontends4",
+        layout.frontend_key(4, packed(VIP4), UDP, 80),
+        layout.FrontendValue(1, 1, 0, 600, (0, 0, 0), layout.FRONTEND_AFFINITY).pack(),
+    )
     shrink.remove("slots4", layout.slot_key(first_set, 1))
     shrink.remove("members4", layout.member_key(first_set, layout.endpoint(packed(gone), 8080)))
     world.plane.write(shrink)

@@ -114,9 +114,12 @@ class Books:
 
     def replan(self, table: ServiceTable, delta: TableDelta) -> Replan:
         """Return the plan for the service ports that a change touched. The books stay as they are until `accept`."""
-        touched = {(row.service_port.namespace, row.service_port.name)
-                   for key, before in delta.before.items()
-                   for row in (before, table.frontends.get(key)) if row is not None}
+        touched = {
+            (row.service_port.namespace, row.service_port.name)
+            for key, before in delta.before.items()
+            for row in (before, table.frontends.get(key))
+            if row is not None
+        }
         rows = group(row for service in touched for row in table.frontends_of(service))
         names = set(rows)
         for before in delta.before.values():
@@ -175,15 +178,20 @@ class Books:
                 if entries is not None:
                     _count(counts, key[1], entries, sign)
         for name in ("cluster_ips4", "cluster_ips6"):
-            counts[name] = counts.get(name, 0) + len(replan.plan.upserts.get(name, ())) - len(
-                replan.plan.deletes.get(name, ()))
+            counts[name] = (
+                counts.get(name, 0) + len(replan.plan.upserts.get(name, ())) - len(replan.plan.deletes.get(name, ()))
+            )
         return counts
 
 
 def _count(counts: dict[str, int], family: int, entries: PortEntries, sign: int) -> None:
-    for name, count in (("frontends", len(entries.frontends)), ("members", len(entries.members)),
-                        ("ranges", len(entries.ranges)), ("slots", sum(map(len, entries.sets.values()))),
-                        ("tables", len(entries.balanced))):
+    for name, count in (
+        ("frontends", len(entries.frontends)),
+        ("members", len(entries.members)),
+        ("ranges", len(entries.ranges)),
+        ("slots", sum(map(len, entries.sets.values()))),
+        ("tables", len(entries.balanced)),
+    ):
         full = "%s%d" % (name, family)
         counts[full] = counts.get(full, 0) + sign * count
 
@@ -197,8 +205,9 @@ def group(rows: Iterable[Frontend]) -> dict[PortKey, list[Frontend]]:
 
 
 def _slots(entries: PortEntries) -> dict[bytes, bytes]:
-    return {layout.slot_key(number, slot): held for number, slots in entries.sets.items()
-            for slot, held in enumerate(slots)}
+    return {
+        layout.slot_key(number, slot): held for number, slots in entries.sets.items() for slot, held in enumerate(slots)
+    }
 
 
 def _present(keys: Iterable[bytes]) -> dict[bytes, bytes]:
@@ -221,9 +230,7 @@ def _diff_port(plan: MapPlan, family: int, old: PortEntries | None, new: PortEnt
                 plan.remove(full, key)
 
 
-def _diff_tables(
-    plan: MapPlan, family: int, old: PortEntries | None, new: PortEntries | None, table_size: int
-) -> None:
+def _diff_tables(plan: MapPlan, family: int, old: PortEntries | None, new: PortEntries | None, table_size: int) -> None:
     name = "tables%d" % family
     held = {number: list(map(maglev.identity, old.sets[number])) for number in old.balanced} if old else {}
     for number in new.balanced if new else ():

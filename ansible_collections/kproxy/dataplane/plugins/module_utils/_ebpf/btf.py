@@ -15,8 +15,18 @@ INT, POINTER, ARRAY, STRUCT, UNION, ENUM, TYPEDEF, VOLATILE, CONST, RESTRICT = 1
 FUNC_PROTO, VAR, DATASEC, DECL_TAG, ENUM64 = 13, 14, 15, 17, 19
 
 # Bytes after the 12-byte type header, fixed and for each of the `vlen` members.
-_TRAILER = {INT: (4, 0), ARRAY: (12, 0), STRUCT: (0, 12), UNION: (0, 12), ENUM: (0, 8), FUNC_PROTO: (0, 8), VAR: (4, 0),
-            DATASEC: (0, 12), DECL_TAG: (4, 0), ENUM64: (0, 12)}
+_TRAILER = {
+    INT: (4, 0),
+    ARRAY: (12, 0),
+    STRUCT: (0, 12),
+    UNION: (0, 12),
+    ENUM: (0, 8),
+    FUNC_PROTO: (0, 8),
+    VAR: (4, 0),
+    DATASEC: (0, 12),
+    DECL_TAG: (4, 0),
+    ENUM64: (0, 12),
+}
 
 
 class BtfError(ValueError):
@@ -38,8 +48,8 @@ class _Type(NamedTuple):
     name: str
     kind: int
     vlen: int
-    size: int       # or the referenced type
-    body: int       # offset of what follows the header
+    size: int  # or the referenced type
+    body: int  # offset of what follows the header
 
 
 def parse_maps(data: bytes) -> tuple[MapDefinition, ...]:
@@ -57,7 +67,7 @@ class _Reader:
             raise BtfError(".BTF has magic %#x instead of 0xeb9f" % magic)
         type_offset, type_size, string_offset, string_size = struct.unpack_from("<IIII", data, 8)
         self._data = data
-        self._strings = data[header + string_offset:header + string_offset + string_size]
+        self._strings = data[header + string_offset : header + string_offset + string_size]
         self._types: list[_Type] = [_Type("", 0, 0, 0, 0)]
         position, end = header + type_offset, header + type_offset + type_size
         while position < end:
@@ -68,7 +78,7 @@ class _Reader:
             position += 12 + fixed + member * vlen
 
     def _string(self, offset: int) -> str:
-        return self._strings[offset:self._strings.index(b"\0", offset)].decode("ascii")
+        return self._strings[offset : self._strings.index(b"\0", offset)].decode("ascii")
 
     def _resolve(self, number: int) -> _Type:
         found = self._types[number]
@@ -111,5 +121,6 @@ class _Reader:
                 sizes[name] = self._size(target.size)
             else:
                 raise BtfError("map %s: unknown member %s" % (variable.name, name))
-        return MapDefinition(variable.name, numbers["type"], sizes["key"], sizes["value"], numbers["max_entries"],
-                             numbers["map_flags"])
+        return MapDefinition(
+            variable.name, numbers["type"], sizes["key"], sizes["value"], numbers["max_entries"], numbers["map_flags"]
+        )

@@ -66,7 +66,7 @@ class Elf(NamedTuple):
 
 
 def _string(table: bytes, offset: int) -> str:
-    return table[offset:table.index(b"\0", offset)].decode("ascii")
+    return table[offset : table.index(b"\0", offset)].decode("ascii")
 
 
 def parse(data: bytes) -> Elf:
@@ -80,17 +80,17 @@ def parse(data: bytes) -> Elf:
 def _parse(data: bytes) -> Elf:
     if data[:6] != b"\x7fELF\x02\x01":
         raise ValueError("no little-endian ELF64 header")
-    machine, = struct.unpack_from("<H", data, 18)
+    (machine,) = struct.unpack_from("<H", data, 18)
     if machine != EM_BPF:
         raise ValueError("machine %d instead of %d" % (machine, EM_BPF))
-    table, = struct.unpack_from("<Q", data, 40)
+    (table,) = struct.unpack_from("<Q", data, 40)
     size, count, names_index = struct.unpack_from("<HHH", data, 58)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, table + index * size) for index in range(count)]
     names = headers[names_index]
-    name_table = data[names[4]:names[4] + names[5]]
+    name_table = data[names[4] : names[4] + names[5]]
     sections = []
     for header in headers:
-        body = data[header[4]:header[4] + header[5]] if header[1] else b""
+        body = data[header[4] : header[4] + header[5]] if header[1] else b""
         if len(body) != (header[5] if header[1] else 0):
             raise ValueError("cut short")
         sections.append(Section(_string(name_table, header[0]), header[1], header[7], body))

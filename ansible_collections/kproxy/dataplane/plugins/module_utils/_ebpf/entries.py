@@ -143,8 +143,15 @@ def port_entries(
         for flags in layout.unpack_endpoint(held)[2:]
         if seconds or (number == proving and flags & layout.ENDPOINT_LOCAL)
     }
-    return PortEntries(service, frontends, sets, members, ranges,
-                       tuple({row.key.ip for row in rows if row.kind == CLUSTER_IP}), balanced)
+    return PortEntries(
+        service,
+        frontends,
+        sets,
+        members,
+        ranges,
+        tuple({row.key.ip for row in rows if row.kind == CLUSTER_IP}),
+        balanced,
+    )
 
 
 def outside(row: Frontend) -> bool:
@@ -158,7 +165,8 @@ def _balanced(
     """Return the sets that outsiders are given, where there is a choice, and a share of the table for everybody."""
     numbers = {
         layout.set_number(service, row.outsiders.endpoint_set == LOCAL)
-        for row in rows if outside(row) and row.outsiders.verdict == DNAT
+        for row in rows
+        if outside(row) and row.outsiders.verdict == DNAT
     }
     return tuple(sorted(number for number in numbers if 1 < len(sets.get(number, ())) <= table_size))
 

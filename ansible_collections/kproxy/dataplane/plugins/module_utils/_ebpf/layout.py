@@ -43,9 +43,21 @@ DSR_OPTION = 0x10
 DSR_TUNNEL = 0x20
 
 #: Names of enum reason, in order.
-REASONS = ("no-endpoint", "no-local-endpoint", "undefined-port", "unused-cluster-ip", "source-range", "no-snat-port",
-           "flow-table-full", "missing-slot", "node-port-bind", "malformed", "dsr-masqueraded", "dsr-too-long",
-           "dsr-unknown")
+REASONS = (
+    "no-endpoint",
+    "no-local-endpoint",
+    "undefined-port",
+    "unused-cluster-ip",
+    "source-range",
+    "no-snat-port",
+    "flow-table-full",
+    "missing-slot",
+    "node-port-bind",
+    "malformed",
+    "dsr-masqueraded",
+    "dsr-too-long",
+    "dsr-unknown",
+)
 #: Names of enum carried, in order.
 XDP_PACKETS = ("by-xdp", "by-tc")
 
@@ -198,17 +210,30 @@ class SocketEntry(NamedTuple):
 def unpack_socket(key: bytes, value: bytes) -> SocketEntry:
     """Read one element of sockets4/6."""
     width = 4 if len(key) == 16 else 16
-    cookie, = struct.unpack_from("=Q", key)
-    port, = struct.unpack_from("!H", key, 8 + width)
+    (cookie,) = struct.unpack_from("=Q", key)
+    (port,) = struct.unpack_from("!H", key, 8 + width)
     dialled_port, protocol = struct.unpack_from("!HB", value, width)
-    service, = struct.unpack_from("=I", value, width + 4)
-    return SocketEntry(cookie, key[8:8 + width], port, value[:width], dialled_port, protocol, service)
+    (service,) = struct.unpack_from("=I", value, width + 4)
+    return SocketEntry(cookie, key[8 : 8 + width], port, value[:width], dialled_port, protocol, service)
 
 
 #: Bytes of key and value, for the capacity message and the layout test.
 SIZES: dict[str, tuple[int, int]] = {
-    "frontends4": (8, 20), "frontends6": (20, 20), "slots4": (8, 8), "slots6": (8, 20), "members4": (12, 4),
-    "members6": (24, 4), "node_addrs4": (4, 4), "node_addrs6": (16, 4), "cluster_ips4": (4, 4),
-    "cluster_ips6": (16, 4), "affinity4": (8, 16), "affinity6": (20, 32), "sockets4": (16, 12), "sockets6": (32, 24),
-    "settings": (4, 40), "tables4": (4, 8), "tables6": (4, 8),
+    "frontends4": (8, 20),
+    "frontends6": (20, 20),
+    "slots4": (8, 8),
+    "slots6": (8, 20),
+    "members4": (12, 4),
+    "members6": (24, 4),
+    "node_addrs4": (4, 4),
+    "node_addrs6": (16, 4),
+    "cluster_ips4": (4, 4),
+    "cluster_ips6": (16, 4),
+    "affinity4": (8, 16),
+    "affinity6": (20, 32),
+    "sockets4": (16, 12),
+    "sockets6": (32, 24),
+    "settings": (4, 40),
+    "tables4": (4, 8),
+    "tables6": (4, 8),
 }

@@ -63,6 +63,6 @@ class Numbers:
         for number in sorted(holders):
             self._used.add(number)
             if len(holders[number]) == 1:
-                holder, = holders[number]
+                (holder,) = holders[number]
                 if isinstance(holder, ServicePortName) and holder not in self._of and 0 < number < LIMIT:
                     self._of[holder] = number

@@ -71,7 +71,7 @@ class ObjectFile(NamedTuple):
     programs: tuple[Program, ...]
     maps: tuple[btf.MapDefinition, ...]
     rodata: bytes
-    constants: Mapping[str, tuple[int, int]]    # name -> (offset in rodata, size)
+    constants: Mapping[str, tuple[int, int]]  # name -> (offset in rodata, size)
     license: bytes
 
     def rodata_with(self, values: Mapping[str, int]) -> bytes:
@@ -79,7 +79,7 @@ class ObjectFile(NamedTuple):
         data = bytearray(self.rodata)
         for name, value in values.items():
             offset, size = self.constants[name]
-            data[offset:offset + size] = value.to_bytes(size, "little")
+            data[offset : offset + size] = value.to_bytes(size, "little")
         return bytes(data)
 
 
@@ -100,10 +100,14 @@ def parse(data: bytes) -> ObjectFile:
         references = tuple(_reference(parsed, names, code, entry) for entry in relocations.get(symbol.section, []))
         programs.append(Program(symbol.name, section, kind, attach_type, code, references))
     rodata = parsed.section(RODATA).data if RODATA in names else b""
-    constants = {symbol.name: (symbol.value, symbol.size) for symbol in parsed.symbols
-                 if symbol.size and names[symbol.section if symbol.section < len(names) else 0] == RODATA}
-    return ObjectFile(tuple(programs), btf.parse_maps(parsed.section(".BTF").data), rodata, constants,
-                      parsed.section("license").data)
+    constants = {
+        symbol.name: (symbol.value, symbol.size)
+        for symbol in parsed.symbols
+        if symbol.size and names[symbol.section if symbol.section < len(names) else 0] == RODATA
+    }
+    return ObjectFile(
+        tuple(programs), btf.parse_maps(parsed.section(".BTF").data), rodata, constants, parsed.section("license").data
+    )
 
 
 def _reference(parsed: elf.Elf, names: list[str], code: bytes, entry: elf.Relocation) -> MapReference:
@@ -114,6 +118,6 @@ def _reference(parsed: elf.Elf, names: list[str], code: bytes, entry: elf.Reloca
     if target == ".maps":
         return MapReference(entry.offset, symbol.name, 0)
     if target == RODATA:
-        addend, = struct.unpack_from("<i", code, entry.offset + 4)
+        (addend,) = struct.unpack_from("<i", code, entry.offset + 4)
         return MapReference(entry.offset, RODATA, symbol.value + addend)
     raise elf.ElfError("relocation against %s in section %s" % (symbol.name, target))

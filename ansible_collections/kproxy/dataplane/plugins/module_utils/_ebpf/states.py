@@ -10,8 +10,7 @@ from typing import NamedTuple
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
 
-_VERDICTS = {layout.DNAT: "dnat", layout.REJECT: "reject", layout.DROP: "drop",
-             layout.ELSEWHERE: "elsewhere"}
+_VERDICTS = {layout.DNAT: "dnat", layout.REJECT: "reject", layout.DROP: "drop", layout.ELSEWHERE: "elsewhere"}
 LiveMaps = Mapping[str, Mapping[bytes, bytes]]
 
 

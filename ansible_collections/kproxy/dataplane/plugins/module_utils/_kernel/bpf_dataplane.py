@@ -282,8 +282,8 @@ class Dataplane:
             for section, descriptor in loaded.items():
                 attach_type = kinds[section]
                 done[section] = bpf_link.adopt_or_create(
-                    self._link_pin(section), descriptor,
-                    partial(_attach_to_cgroup, directory, attach_type))
+                    self._link_pin(section), descriptor, partial(_attach_to_cgroup, directory, attach_type)
+                )
             return done
         finally:
             os.close(directory)

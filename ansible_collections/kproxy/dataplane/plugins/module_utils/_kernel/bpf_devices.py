@@ -121,8 +121,11 @@ def clsact_indexes(candidates: Mapping[int, Collection[str]]) -> set[int]:
         for index, directions in candidates.items():
             try:
                 for direction in directions:
-                    connection.request("look for a filter", _RTM_GETTFILTER,
-                                       _filter(index, direction) + text_attribute(_TCA_KIND, "bpf"))
+                    connection.request(
+                        "look for a filter",
+                        _RTM_GETTFILTER,
+                        _filter(index, direction) + text_attribute(_TCA_KIND, "bpf"),
+                    )
             except NetlinkError as error:
                 if error.errno not in _ABSENT:
                     raise
@@ -136,8 +139,9 @@ def detach_clsact(index: int) -> None:
     with NetlinkSocket(NETLINK_ROUTE) as connection:
         for direction in (INGRESS, EGRESS):
             try:
-                connection.request("remove a filter", _RTM_DELTFILTER,
-                                   _filter(index, direction) + text_attribute(_TCA_KIND, "bpf"))
+                connection.request(
+                    "remove a filter", _RTM_DELTFILTER, _filter(index, direction) + text_attribute(_TCA_KIND, "bpf")
+                )
             except NetlinkError as error:
                 if error.errno not in _ABSENT:
                     raise

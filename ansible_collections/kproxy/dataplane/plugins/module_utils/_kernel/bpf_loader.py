@@ -38,14 +38,14 @@ def adopt_map(path: str, wanted: MapDefinition, max_entries: int, any_value: boo
         found.close()
         raise LayoutMismatch(
             "%s: pinned map has type %d, key %d, value %d bytes; type %d, key %d, value %d are needed; remove the pin "
-            "or load with another pin directory" % (
-                path, info.kind, info.key_size, info.value_size, wanted.kind, wanted.key_size, wanted.value_size
-            )
+            "or load with another pin directory"
+            % (path, info.kind, info.key_size, info.value_size, wanted.kind, wanted.key_size, wanted.value_size)
         )
     if info.max_entries < max_entries:
         found.close()
-        raise LayoutMismatch("%s: pinned map has room for %d entries, %d are needed" % (
-            path, info.max_entries, max_entries))
+        raise LayoutMismatch(
+            "%s: pinned map has room for %d entries, %d are needed" % (path, info.max_entries, max_entries)
+        )
     return found
 
 
@@ -95,8 +95,12 @@ class MapSet:
                     continue
                 except FileNotFoundError:
                     pass
-            created = BpfMap(wanted.name, bpf.map_create("kp_" + wanted.name, wanted.kind, wanted.key_size,
-                                                         wanted.value_size, size, wanted.flags))
+            created = BpfMap(
+                wanted.name,
+                bpf.map_create(
+                    "kp_" + wanted.name, wanted.kind, wanted.key_size, wanted.value_size, size, wanted.flags
+                ),
+            )
             self.maps[wanted.name] = created
             if path is not None:
                 bpf.pin(created.fd, path)

@@ -62,7 +62,7 @@ class BpfMap:
         keys = list(elements)
         chunk = min(CHUNK, self._fitting())
         for start in range(0, len(keys), chunk):
-            part = keys[start:start + chunk]
+            part = keys[start : start + chunk]
             self._batch(bpf.MAP_UPDATE_BATCH, b"".join(part), b"".join([elements[key] for key in part]), len(part))
 
     def _fitting(self) -> int:
@@ -78,8 +78,20 @@ class BpfMap:
         key_buffer = ctypes.create_string_buffer(keys, len(keys))
         value_buffer = ctypes.create_string_buffer(values, len(values))
         try:
-            bpf.call(command, struct.pack("=QQQQIIQQ", 0, 0, ctypes.addressof(key_buffer),
-                                          ctypes.addressof(value_buffer), count, self.fd, 0, 0))
+            bpf.call(
+                command,
+                struct.pack(
+                    "=QQQQIIQQ",
+                    0,
+                    0,
+                    ctypes.addressof(key_buffer),
+                    ctypes.addressof(value_buffer),
+                    count,
+                    self.fd,
+                    0,
+                    0,
+                ),
+            )
         except OSError as error:
             raise self._explain(error) from error
 
@@ -108,23 +120,33 @@ class BpfMap:
             values = ctypes.create_string_buffer(room * value_size)
             size = len(cursor)
             following = ctypes.create_string_buffer(size)
-            packed = struct.pack("=QQQQIIQQ", 0 if first else ctypes.addressof(cursor), ctypes.addressof(following),
-                                 ctypes.addressof(keys), ctypes.addressof(values), room, self.fd, 0, 0)
+            packed = struct.pack(
+                "=QQQQIIQQ",
+                0 if first else ctypes.addressof(cursor),
+                ctypes.addressof(following),
+                ctypes.addressof(keys),
+                ctypes.addressof(values),
+                room,
+                self.fd,
+                0,
+                0,
+            )
             attributes = ctypes.create_string_buffer(packed, 128)
             try:
                 count = bpf.lookup_batch(attributes, len(packed))
             except FileNotFoundError:
                 last = True
-                count, = struct.unpack_from("=I", attributes.raw, 32)
+                (count,) = struct.unpack_from("=I", attributes.raw, 32)
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
-                room *= 2       # one bucket holds more than there is room for
+                room *= 2  # one bucket holds more than there is room for
                 continue
             raw_keys, raw_values = keys.raw, values.raw
             for index in range(count):
-                found[raw_keys[index * key_size:(index + 1) * key_size]] = \
-                    raw_values[index * value_size:(index + 1) * value_size]
+                found[raw_keys[index * key_size : (index + 1) * key_size]] = raw_values[
+                    index * value_size : (index + 1) * value_size
+                ]
             cursor, first = following, False
         return found
 

@@ -103,8 +103,11 @@ def _fd(command: int, attributes: bytes) -> int:
 
 def map_create(name: str, kind: int, key_size: int, value_size: int, max_entries: int, flags: int = 0) -> int:
     """Create a map; `name` is cut to 15 characters."""
-    return _fd(MAP_CREATE, struct.pack("=IIIIIIi16s", kind, key_size, value_size, max_entries, flags, 0, 0,
-                                       name.encode("ascii")[:15]) + b"\0" * 24)
+    return _fd(
+        MAP_CREATE,
+        struct.pack("=IIIIIIi16s", kind, key_size, value_size, max_entries, flags, 0, 0, name.encode("ascii")[:15])
+        + b"\0" * 24,
+    )
 
 
 def map_freeze(descriptor: int) -> None:
@@ -127,8 +130,10 @@ def map_update(descriptor: int, key: bytes, value: bytes, flags: int = 0) -> Non
     """Write one element. flags: 0 any, 1 must be new, 2 must exist."""
     key_buffer = ctypes.create_string_buffer(key, len(key))
     value_buffer = ctypes.create_string_buffer(value, len(value))
-    call(MAP_UPDATE, struct.pack("=IIQQQ", descriptor, 0, ctypes.addressof(key_buffer), ctypes.addressof(value_buffer),
-                                 flags))
+    call(
+        MAP_UPDATE,
+        struct.pack("=IIQQQ", descriptor, 0, ctypes.addressof(key_buffer), ctypes.addressof(value_buffer), flags),
+    )
 
 
 def map_delete(descriptor: int, key: bytes) -> bool:
@@ -147,8 +152,21 @@ def program_load(name: str, kind: int, attach_type: int, instructions: bytes, li
     text = ctypes.create_string_buffer(license_text)
 
     def attributes(level: int, size: int, log: int) -> bytes:
-        return struct.pack("=IIQQIIQII16sII", kind, len(instructions) // 8, ctypes.addressof(code),
-                           ctypes.addressof(text), level, size, log, 0, 0, name.encode("ascii")[:15], 0, attach_type)
+        return struct.pack(
+            "=IIQQIIQII16sII",
+            kind,
+            len(instructions) // 8,
+            ctypes.addressof(code),
+            ctypes.addressof(text),
+            level,
+            size,
+            log,
+            0,
+            0,
+            name.encode("ascii")[:15],
+            0,
+            attach_type,
+        )
 
     try:
         return _fd(PROG_LOAD, attributes(0, 0, 0))
@@ -189,8 +207,8 @@ def program_info(descriptor: int) -> ProgramInfo:
     """Describe a program."""
     raw = _info(descriptor, 232)
     kind, number = struct.unpack_from("=II", raw)
-    translated, = struct.unpack_from("=I", raw, 20)
-    verified, = struct.unpack_from("=I", raw, 216)
+    (translated,) = struct.unpack_from("=I", raw, 20)
+    (verified,) = struct.unpack_from("=I", raw, 216)
     return ProgramInfo(kind, number, raw[8:16].hex(), translated // 8, verified, raw[64:80].rstrip(b"\0").decode())
 
 
@@ -219,7 +237,7 @@ def link_info(descriptor: int) -> LinkInfo:
     elif kind == _LINK_TCX:
         target, attach_type = struct.unpack_from("=II", raw, 16)
     elif kind == _LINK_XDP:
-        target, = struct.unpack_from("=I", raw, 16)
+        (target,) = struct.unpack_from("=I", raw, 16)
     return LinkInfo(kind, number, program, target, attach_type)
 
 
@@ -247,9 +265,10 @@ def attached_programs(target: int, attach_type: int) -> tuple[int, ...]:
     """Ids of the programs on a hook, in the order they run. `target`: cgroup descriptor or interface index."""
     room = 64
     numbers = (ctypes.c_uint32 * room)()
-    buffer = call(PROG_QUERY, struct.pack("=IIIIQII", target, attach_type, 0, 0, ctypes.addressof(numbers), room, 0)
-                  + b"\0" * 32)
-    count, = struct.unpack_from("=I", buffer.raw, 24)
+    buffer = call(
+        PROG_QUERY, struct.pack("=IIIIQII", target, attach_type, 0, 0, ctypes.addressof(numbers), room, 0) + b"\0" * 32
+    )
+    (count,) = struct.unpack_from("=I", buffer.raw, 24)
     return tuple(numbers[:count])
 
 
@@ -272,9 +291,24 @@ def run_in_context(program: int, packet: bytes, context: bytes) -> tuple[int, by
     out = ctypes.create_string_buffer(len(packet) + 512)
     size = len(context)
     ctx, ctx_out = ctypes.create_string_buffer(context, max(size, 1)), ctypes.create_string_buffer(max(size, 1))
-    buffer = call(PROG_TEST_RUN, struct.pack(
-        "=IIIIQQIIIIQQ", program, 0, len(packet), len(out), ctypes.addressof(data), ctypes.addressof(out), 1, 0,
-        size, size, ctypes.addressof(ctx) if size else 0, ctypes.addressof(ctx_out) if size else 0))
-    value, = struct.unpack_from("=I", buffer.raw, 4)
-    length, = struct.unpack_from("=I", buffer.raw, 12)
+    buffer = call(
+        PROG_TEST_RUN,
+        struct.pack(
+            "=IIIIQQIIIIQQ",
+            program,
+            0,
+            len(packet),
+            len(out),
+            ctypes.addressof(data),
+            ctypes.addressof(out),
+            1,
+            0,
+            size,
+            size,
+            ctypes.addressof(ctx) if size else 0,
+            ctypes.addressof(ctx_out) if size else 0,
+        ),
+    )
+    (value,) = struct.unpack_from("=I", buffer.raw, 4)
+    (length,) = struct.unpack_from("=I", buffer.raw, 12)
     return value, out.raw[:length], ctx_out.raw[:size]

@@ -140,9 +140,7 @@ def dump_request(family: int, protocol: int) -> bytes:
     )
 
 
-def lookup_request(
-    family: int, protocol: int, source: tuple[bytes, int], destination: tuple[bytes, int]
-) -> bytes:
+def lookup_request(family: int, protocol: int, source: tuple[bytes, int], destination: tuple[bytes, int]) -> bytes:
     """Return the body that asks for the one flow that was dialled so."""
     return nfgenmsg(family) + encode_tuple(_TUPLE_ORIGINAL, family, protocol, source, destination, 0)
 

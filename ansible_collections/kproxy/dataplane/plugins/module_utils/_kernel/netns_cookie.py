@@ -13,5 +13,5 @@ _SO_NETNS_COOKIE = 71
 def own_netns_cookie() -> int:
     """Return the cookie of the calling thread's network namespace (SO_NETNS_COOKIE, Linux 5.14)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
-        cookie, = struct.unpack("=Q", opened.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))
+        (cookie,) = struct.unpack("=Q", opened.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))
     return int(cookie)

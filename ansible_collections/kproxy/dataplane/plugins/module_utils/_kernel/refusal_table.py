@@ -55,9 +55,7 @@ def text(mark: int) -> str:
 def exists() -> bool:
     """Tell whether both tables are there, as this version makes them."""
     with Nfnetlink(TABLE) as kernel:
-        return all(
-            kernel.table_exists(family) and kernel.set_exists(SetName(family, CLUSTER_IPS)) for family in _WORDS
-        )
+        return all(kernel.table_exists(family) and kernel.set_exists(SetName(family, CLUSTER_IPS)) for family in _WORDS)
 
 
 def load(mark: int, cluster_ips: Collection[bytes]) -> str:

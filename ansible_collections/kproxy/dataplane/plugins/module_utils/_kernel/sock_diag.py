@@ -42,8 +42,9 @@ def sockets(protocol: int) -> list[Socket]:
     found: list[Socket] = []
     with NetlinkSocket(_NETLINK_SOCK_DIAG) as connection:
         for family in (socket.AF_INET, socket.AF_INET6):
-            for reply in connection.dump("list sockets", _SOCK_DIAG_BY_FAMILY,
-                                         _request(family, protocol, bytes(_ID_SIZE))):
+            for reply in connection.dump(
+                "list sockets", _SOCK_DIAG_BY_FAMILY, _request(family, protocol, bytes(_ID_SIZE))
+            ):
                 identity = bytes(reply.payload[4 : 4 + _ID_SIZE])
                 (peer_port,) = struct.unpack_from("!H", identity, 2)
                 low, high = struct.unpack_from("=II", identity, 40)

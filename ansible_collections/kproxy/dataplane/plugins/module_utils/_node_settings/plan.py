@@ -106,9 +106,7 @@ def mistakes(sysctls: Mapping[str, Any], current: Mapping[str, str], load: Itera
 
     current: the present values of those that exist. load: modules that are to be loaded, which may bring further ones.
     """
-    found = [
-        f"sysctl {name} is {value}; write 1 or 0" for name, value in sysctls.items() if isinstance(value, bool)
-    ]
+    found = [f"sysctl {name} is {value}; write 1 or 0" for name, value in sysctls.items() if isinstance(value, bool)]
     if not list(load):
         found += [
             f"this kernel has no sysctl {name}; is it spelt right?"

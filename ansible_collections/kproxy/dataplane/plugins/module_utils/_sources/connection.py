@@ -55,9 +55,7 @@ def from_data(data: str, folder: str) -> Connection:
 
 def _from_context(config: kubeconfig.Kubeconfig, where: str, folder: str) -> Connection:
     if config.tls_server_name:
-        raise SourceError(
-            f"{where}: tls-server-name is not supported here; use an address that the certificate names"
-        )
+        raise SourceError(f"{where}: tls-server-name is not supported here; use an address that the certificate names")
     return Connection(
         servers=config.servers,
         ca_cert=_file_of(config.ca, "ca", folder),

@@ -56,8 +56,11 @@ class Kernel:
     """Maps as dictionaries, that check at every write that no frontend refers to a slot which is not there."""
 
     def __init__(self) -> None:
-        self.maps: Live = {f"{name}{family}": {} for family in (4, 6) for name in (
-            "frontends", "slots", "members", "ranges", "cluster_ips", "tables")}
+        self.maps: Live = {
+            f"{name}{family}": {}
+            for family in (4, 6)
+            for name in ("frontends", "slots", "members", "ranges", "cluster_ips", "tables")
+        }
 
     def write(self, plan: MapPlan) -> None:
         for step in plan.steps():
@@ -216,8 +219,12 @@ def test_sets_that_have_a_table(ips: list[str], tables: int) -> None:
 
 def test_only_the_service_that_changed_gets_a_new_table() -> None:
     node = Node(251)
-    node.change(external(), slice_of(["10.244.2.1", "10.244.2.2"]),
-                external("db", "10.96.0.2", 30081), slice_of(["10.244.3.1", "10.244.3.2"], "db"))
+    node.change(
+        external(),
+        slice_of(["10.244.2.1", "10.244.2.2"]),
+        external("db", "10.96.0.2", 30081),
+        slice_of(["10.244.3.1", "10.244.3.2"], "db"),
+    )
     before = dict(node.kernel.maps["tables4"])
     plan = node.change(slice_of(["10.244.2.1", "10.244.2.2", "10.244.2.3"]))
     assert len(plan.upserts["tables4"]) == 1
@@ -315,8 +322,9 @@ def test_adopting_numbers(found: list[tuple[int, str | None]], kept: dict[str, i
 
 def test_case_22_a_collision_is_undone_without_a_wrong_moment() -> None:
     node = Node()
-    node.change(service(), slice_of(["10.244.2.1", "10.244.2.2"]), service("db", "10.96.0.2"),
-                slice_of(["10.244.3.1"], "db"))
+    node.change(
+        service(), slice_of(["10.244.2.1", "10.244.2.2"]), service("db", "10.96.0.2"), slice_of(["10.244.3.1"], "db")
+    )
     ours = {key: {ip for ip, _port in row.endpoints} for key, row in read_rows(node.kernel.maps).items()}
     stolen = layout.FrontendValue.unpack(node.kernel.maps["frontends4"][layout.frontend_key(*WEB)])
     other = FrontendKey(4, ipaddress.ip_address("10.96.0.2").packed, 6, 80)

@@ -191,8 +191,14 @@ def test_missing_conditions_have_their_defaults(conditions: Any, ready: bool, se
 
 def test_one_bad_endpoint_costs_only_itself() -> None:
     obj = parsed_slice(
-        endpoints=[{"addresses": ["bad"]}, {"addresses": []}, {"addresses": ["fd00::1"]}, {"addresses": ["10.244.1.6"]},
-                   {"addresses": ["127.0.0.1"]}, {"addresses": [["10.244.1.7"]]}]
+        endpoints=[
+            {"addresses": ["bad"]},
+            {"addresses": []},
+            {"addresses": ["fd00::1"]},
+            {"addresses": ["10.244.1.6"]},
+            {"addresses": ["127.0.0.1"]},
+            {"addresses": [["10.244.1.7"]]},
+        ]
     )
     assert [format_address(endpoint.ip) for endpoint in obj.endpoints] == ["10.244.1.6"]
     assert len(obj.notes) == 5
