@@ -80,6 +80,7 @@ class EbpfBackend:
                 options.forwarding)  # fmt: skip
             self.options = options._replace(forwarding=SNAT)
         self._refusal_problem = ""
+        self._departure_problem = ""
         self._families = families
         self._nftables = NftablesBackend(families, nft)
         self._shared = False
@@ -97,7 +98,7 @@ class EbpfBackend:
     @property
     def problems(self) -> list[str]:
         """What this backend cannot do here, one sentence each."""
-        found = [text for text in (self._refusal_problem, self._forwarding_problem) if text]
+        found = [text for text in (self._refusal_problem, self._departure_problem, self._forwarding_problem) if text]
         return found + [text for _name, text in sorted(self.plane.xdp.problems.items())]
 
     # -- plans ------------------------------------------------------------------------------------------------------
@@ -214,7 +215,7 @@ class EbpfBackend:
         if plan.share is not None:
             self._nftables.commit(plan.share)
         if plan.departures and self._rules is not None:
-            end_departed(self.plane, self.books, self._rules)
+            self._departure_problem = end_departed(self.plane, self.books, self._rules)
             self._swept = True
 
     def _follow_cluster_ips(self, plan: EbpfPlan) -> None:

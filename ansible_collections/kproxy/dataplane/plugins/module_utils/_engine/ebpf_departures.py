@@ -51,10 +51,11 @@ class Serving:
         return _NOBODY.union(*parts)
 
 
-def end_departed(plane: Dataplane, books: Books, table: ServiceTable) -> int:
-    """End UDP flows and close UDP sockets that lead to endpoints which serve no more; return the sockets closed.
+def end_departed(plane: Dataplane, books: Books, table: ServiceTable) -> str:
+    """End UDP flows and close UDP sockets that lead to endpoints which serve no more.
 
-    Call it when the maps say what the table says, so that nothing new leads there. Raises OSError.
+    Returns why some may still be open, empty if none is. Call it when the maps say what the table says, so that nothing
+    new leads there. Raises OSError.
     """
     serving = Serving(books, table)
     for family in _FAMILIES:
@@ -73,17 +74,20 @@ def end_departed(plane: Dataplane, books: Books, table: ServiceTable) -> int:
                 cookies[entry.cookie] = endpoint
                 gone.append(key)
         opened.delete(gone)
-    return sum(in_every_namespace(lambda: _close_here(cookies))) if cookies else 0
+    if not cookies:
+        return ""
+    said, unseen = in_every_namespace(lambda: _close_here(cookies))
+    reasons = [text for text in (unseen, *dict.fromkeys(said)) if text]
+    return "UDP sockets may still lead to endpoints that are gone: %s" % "; ".join(reasons) if reasons else ""
 
 
-def _close_here(cookies: dict[int, tuple[bytes, int]]) -> int:
-    """Close the sockets of this network namespace that are connected to where their entry says; return how many."""
-    closed = 0
+def _close_here(cookies: dict[int, tuple[bytes, int]]) -> str:
+    """Close the sockets of this network namespace that are connected to where their entry says; return what failed."""
     try:
         for held in sock_diag.sockets(_UDP):
             peer = held.peer[12:] if held.peer.startswith(_MAPPED) else held.peer
             if cookies.get(held.cookie) == (peer, held.peer_port):
-                closed += sock_diag.destroy(held)
-    except KernelError:
-        return closed
-    return closed
+                sock_diag.destroy(held)
+    except KernelError as error:
+        return str(error)
+    return ""

@@ -16,9 +16,13 @@ _BOUND = ("/run/netns", "/var/run/netns", "/run/docker/netns")
 Result = TypeVar("Result")
 
 
-def in_every_namespace(work: Callable[[], Result]) -> list[Result]:
-    """Return what `work` returns in each namespace. It runs in a thread of its own, so ours stays where it is."""
+def in_every_namespace(work: Callable[[], Result]) -> tuple[list[Result], str]:
+    """Return what `work` returns in each namespace, and why some could not be entered, empty if all could.
+
+    It runs in a thread of its own, so ours stays where it is.
+    """
     found: list[Result] = []
+    refusals: list[int] = []
 
     def visit() -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -30,13 +34,16 @@ def in_every_namespace(work: Callable[[], Result]) -> list[Result]:
             try:
                 if libc.setns(descriptor, _CLONE_NEWNET) == 0:
                     found.append(work())
+                else:
+                    refusals.append(ctypes.get_errno())
             finally:
                 os.close(descriptor)
 
     thread = threading.Thread(target=visit, name="namespaces")
     thread.start()
     thread.join()
-    return found
+    why = "%d network namespaces cannot be entered: %s" % (len(refusals), os.strerror(refusals[0])) if refusals else ""
+    return found, why
 
 
 def _namespaces() -> Iterator[str]:
