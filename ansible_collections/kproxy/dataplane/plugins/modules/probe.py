@@ -208,17 +208,14 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe import outcome
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.choice import Goal, choose
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.dial import (
-    SENT,
     DialError,
     ProtocolMissing,
-    burst,
     source_for,
     within,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.judge import Met, addresses
+from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.judge import addresses
+from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.meeting import meet, meet_refusals
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.packet_path import PacketPath
-from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.peers import peers
-from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.translation import Connection, led
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import views
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.module_options import (
@@ -232,7 +229,6 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.module_o
 )
 
 NAMESPACES = "/run/netns"
-REFUSAL_ATTEMPTS = 3
 
 # Answers for one packet, as a trace: verdict, reason, endpoints.
 Trace = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -275,35 +271,6 @@ def interface_of(module: AnsibleModule, source: str) -> str:
     code, out, _err = module.run_command(["ip", "-o", "route", "get", source])
     words = out.split()
     return words[words.index("dev") + 1] if not code and "dev" in words else ""
-
-
-def meet(packet_path: PacketPath, goal: Goal, namespace: str, count: int, timeout: float) -> list[Met]:
-    """Dial an address from a client, often at once, and return what each connection met. Raises DialError."""
-    family = 6 if goal.family == "IPv6" else 4
-    with burst(namespace, goal.address, goal.port, goal.protocol, count, timeout) as dialled, Conntrack() as table:
-        ends = within(namespace, lambda: peers(goal.protocol, family))
-        found = []
-        for one in dialled:
-            connection = Connection(goal.protocol, one.source, one.source_port, goal.address, goal.port)
-            found.append(Met(one.result, *led(table, packet_path, connection, ends.get(one.inode))))
-        return found
-
-
-def meet_refusals(packet_path: PacketPath, goal: Goal, namespace: str, count: int, timeout: float) -> list[Met]:
-    """The same where UDP should be refused: what met nothing is tried again, one after the other.
-
-    The refusal is an ICMP error, and of these a kernel sends few to one destination: after a burst of six, one in
-    net.ipv4.icmp_ratelimit milliseconds (a second by default; icmp(7)). Raises DialError.
-    """
-    found = []
-    for first in meet(packet_path, goal, namespace, count, timeout):
-        last = first
-        for _attempt in range(REFUSAL_ATTEMPTS):
-            if last.endpoint or last.result != SENT:
-                break
-            (last,) = meet(packet_path, goal, namespace, 1, timeout)
-        found.append(last)
-    return found
 
 
 def probe(
