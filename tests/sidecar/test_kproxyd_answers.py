@@ -17,21 +17,22 @@ from devtools.kproxyd_process import KproxydProcess, NotifySocket
 from devtools.waiting import eventually
 from tests.sidecar.one_node import NODE_IP, POD_IPS, endpoints, service, this_node
 
+BALANCED = service(
+    type="LoadBalancer",
+    externalTrafficPolicy="Local",
+    healthCheckNodePort=32080,
+    ports=[{"name": "http", "protocol": "TCP", "port": 80, "nodePort": 31080}],
+)
+
 
 def test_health_check_ports_follow_the_local_endpoints(kproxyd: KproxydProcess) -> None:
-    balanced = service(
-        type="LoadBalancer",
-        externalTrafficPolicy="Local",
-        healthCheckNodePort=32080,
-        ports=[{"name": "http", "protocol": "TCP", "port": 80, "nodePort": 31080}],
-    )
-    kproxyd.write([this_node(), balanced, endpoints(POD_IPS[0])])
+    kproxyd.write([this_node(), BALANCED, endpoints(POD_IPS[0])])
     kproxyd.start()
     eventually(lambda: listens(32080, NODE_IP), "the port to open")
     page = get(32080, address=NODE_IP)
     assert (page.status, json.loads(page.body)["localEndpoints"]) == (200, 1)
     assert not listens(32080, POD_IPS[0]), "NodePorts are served on the primary address only"
-    kproxyd.write([this_node(), balanced, endpoints()])
+    kproxyd.write([this_node(), BALANCED, endpoints()])
     eventually(lambda: get(32080, address=NODE_IP).status == 503, "503 without endpoints")
     kproxyd.write([this_node(), service(), endpoints(POD_IPS[0])])
     eventually(lambda: not listens(32080, NODE_IP), "the port to close")
@@ -39,13 +40,7 @@ def test_health_check_ports_follow_the_local_endpoints(kproxyd: KproxydProcess) 
 
 def test_a_health_check_port_opens_when_its_address_arrives(kproxyd: KproxydProcess, node: NetworkNamespace) -> None:
     kproxyd.config["nodePortAddresses"] = ["198.51.100.0/24"]
-    balanced = service(
-        type="LoadBalancer",
-        externalTrafficPolicy="Local",
-        healthCheckNodePort=32080,
-        ports=[{"name": "http", "protocol": "TCP", "port": 80, "nodePort": 31080}],
-    )
-    kproxyd.write([this_node(), balanced, endpoints(POD_IPS[0])])
+    kproxyd.write([this_node(), BALANCED, endpoints(POD_IPS[0])])
     kproxyd.start()
     node.ip(["addr add 198.51.100.7/24 dev uplink"])
     eventually(lambda: listens(32080, "198.51.100.7"), "the port to open on the new address")
