@@ -1,9 +1,8 @@
 """How fast a client connects to Services whose endpoints are behind the same node, as a ratio to connecting directly.
 
 One client on one processor makes short TCP connections, 32 at once, each to another Service: they are spread evenly
-over all of them (`even`). Where a packet walks a chain of rules, that is half of the chain on average; such paths have
-a second row, for the Service at the end of the chain (`last`). The client is a pod of the node; for XDP, which is for
-outsiders alone, it is one.
+over all of them (`even`), or all to the one that was loaded last (`last`): one Service of many, which lies at the end
+of a chain where a packet walks one. The client is a pod of the node; for XDP, which is for outsiders alone, it is one.
 
 Rows take turns in many short slices. A slice counts by its ratio to the slices of direct connections to the same
 endpoints before and after it: what else the machine does hits neighbours alike. A row is the median of its ratios, with
@@ -37,26 +36,26 @@ _SOURCE = pathlib.Path(__file__).with_name("connections.c")
 class Path(NamedTuple):
     """One way from an address dialled to an endpoint.
 
-    sockets: the client is in the cgroup whose sockets are translated. chain: the Services are tried one after the
-    other. most_services: what is loaded at most.
+    sockets: the client is in the cgroup whose sockets are translated. last: the last Service is dialled alone, too.
+    most_services: what is loaded at most.
     """
 
     mode: str
     sockets: bool = False
     client: str = POD
     xdp: str = DISABLED
-    chain: bool = False
+    last: bool = False
     most_services: int = 1000000
 
 
 #: Rules of the iptables modes are not loaded beyond 10,000 Services: it would take minutes, and say no more.
 PATHS = {
-    "socket-lb": Path("ebpf", sockets=True),
+    "socket-lb": Path("ebpf", sockets=True, last=True),
     "tc": Path("ebpf"),
     "xdp": Path("ebpf", client=OUTSIDER, xdp="generic"),
     "nft": Path("nftables"),
-    "iptables-legacy": Path("iptables-legacy-restore", chain=True, most_services=10000),
-    "iptables-nft": Path("iptables-nft-restore", chain=True, most_services=10000),
+    "iptables-legacy": Path("iptables-legacy-restore", last=True, most_services=10000),
+    "iptables-nft": Path("iptables-nft-restore", last=True, most_services=10000),
 }
 
 
@@ -103,7 +102,7 @@ def rows(services: Sequence[int], paths: Sequence[str]) -> list[Row]:
         for number in services
         for path in paths
         if number <= PATHS[path].most_services
-        for dialled in ((EVEN, LAST) if PATHS[path].chain and number > 1 else (EVEN,))
+        for dialled in ((EVEN, LAST) if PATHS[path].last and number > 1 else (EVEN,))
     ]
 
 
@@ -158,7 +157,7 @@ def _figures(row: Row, ratios: Sequence[float]) -> dict[str, Any]:
 
 
 def report(found: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield lines to read: the rows, then how many times as fast as the iptables modes socket-lb is."""
+    """Yield lines to read: the rows, then how many times as fast as the iptables modes socket-lb is, dialled alike."""
     yield f"{'path':<17}{'services':>8}  dialled  of direct  quartiles"
     for row in found:
         low, high = row["quartiles"]
@@ -166,11 +165,15 @@ def report(found: Sequence[dict[str, Any]]) -> Iterator[str]:
             f"{row['path']:<17}{row['services']:>8}  {row['dialled']:<7}  {row['ratio_to_direct']:>9.2f}"
             f"  {low:.2f} to {high:.2f}"
         )
-    sockets = {row["services"]: row["ratio_to_direct"] for row in found if row["path"] == "socket-lb"}
+    sockets = {_dialled(row): row["ratio_to_direct"] for row in found if row["path"] == "socket-lb"}
     for row in found:
-        if PATHS[row["path"]].chain and row["services"] in sockets:
-            times = sockets[row["services"]] / row["ratio_to_direct"]
+        if row["path"] != "socket-lb" and PATHS[row["path"]].last and _dialled(row) in sockets:
+            times = sockets[_dialled(row)] / row["ratio_to_direct"]
             yield f"socket-lb is {times:.1f} x {row['path']} at {row['services']} services ({row['dialled']})"
+
+
+def _dialled(row: dict[str, Any]) -> tuple[Any, Any]:
+    return row["services"], row["dialled"]
 
 
 def _say(text: str) -> None:

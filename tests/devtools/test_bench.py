@@ -29,6 +29,9 @@ def row(path: str, services: int, ratio: float, dialled: str = "even") -> dict[s
         pytest.param([10], ["nft", "iptables-nft"],
                      [("nft", 10, "even"), ("iptables-nft", 10, "even"), ("iptables-nft", 10, "last")],
                      id="a chain is dialled evenly and at its end"),
+        pytest.param([10], ["socket-lb", "tc"],
+                     [("socket-lb", 10, "even"), ("socket-lb", 10, "last"), ("tc", 10, "even")],
+                     id="what is compared with the end of a chain is dialled like it"),
         pytest.param([100000], ["nft", "iptables-legacy"], [("nft", 100000, "even")], id="chains have their limit"),
     ],
 )  # fmt: skip
@@ -46,12 +49,18 @@ def test_tc_and_the_socket_share_a_world() -> None:
     assert connect.Row("xdp", 10, "even").kind != connect.Row("tc", 10, "even").kind
 
 
-def test_report_compares_within_one_number_of_services() -> None:
+def test_report_compares_what_is_dialled_alike() -> None:
     lines = list(
-        connect.report([row("socket-lb", 1, 0.99), row("socket-lb", 10, 0.96), row("iptables-nft", 10, 0.24, "last")])
-    )
+        connect.report(
+            [row("socket-lb", 1, 0.99), row("socket-lb", 10, 0.90), row("socket-lb", 10, 0.96, "last"),
+             row("iptables-nft", 10, 0.30), row("iptables-nft", 10, 0.24, "last")]
+        )
+    )  # fmt: skip
     assert lines[1] == "socket-lb               1  even          0.99  0.98 to 1.00"
-    assert lines[-1] == "socket-lb is 4.0 x iptables-nft at 10 services (last)"
+    assert lines[-2:] == [
+        "socket-lb is 3.0 x iptables-nft at 10 services (even)",
+        "socket-lb is 4.0 x iptables-nft at 10 services (last)",
+    ]
 
 
 def test_a_chain_has_every_service_once_in_order() -> None:
