@@ -58,9 +58,9 @@ def _header4(source: str, destination: str, protocol: int, length: int, fragment
     return header[:10] + struct.pack("!H", checksum(header)) + header[12:]
 
 
-def frame(packet: bytes) -> bytes:
-    """Return an IP packet behind an Ethernet header."""
-    return bytes(12) + _ETHERTYPES[packet[0] >> 4] + packet
+def frame(packet: bytes, ends: tuple[bytes, bytes] = (bytes(6), bytes(6))) -> bytes:
+    """Return an IP packet behind an Ethernet header. ends: its addresses, to and from."""
+    return b"".join(ends) + _ETHERTYPES[packet[0] >> 4] + packet
 
 
 def tcp(source: str, sport: int, destination: str, dport: int, flags: int = SYN, *, options: bytes = b"") -> bytes:
@@ -92,6 +92,31 @@ def unreachable(source: str, destination: str, quoted: bytes) -> bytes:
     kind, code, protocol = (3, 3, ICMP) if family_of(source) == 4 else (1, 4, ICMP6)
     message = struct.pack("!BBHI", kind, code, 0, 0) + quoted
     return ip(source, destination, protocol, summed(message, 2, source, destination, protocol))
+
+
+def refusal(about: bytes) -> bytes:
+    """Return what a node answers to a packet that it refuses: the error in the name of the address that was dialled.
+
+    The checksum field in the quote holds the one value that completing it, as hardware does, gives again.
+    """
+    six = about[0] >> 4 == 6
+    header = (48 if about[6] == _FRAGMENT6 else 40) if six else (about[0] & 15) * 4
+    protocol = about[40] if header == 48 else about[6] if six else about[9]
+    size, field = {TCP: (20, 16), UDP: (8, 6), SCTP: (12, None)}.get(protocol, (8, None))
+    segment = about[header : header + size]
+    if field is not None:
+        head, tail = segment[:field], segment[field + 2 :]
+        # What is looked for is ~(rest + value), its own double is ~rest, and two has an inverse modulo 65535.
+        value = checksum(head + b"\0\0" + tail) * pow(2, -1, 0xFFFF) % 0xFFFF
+        segment = head + struct.pack("!H", value) + tail
+        assert checksum(segment) == value
+    at, width = (8, 16) if six else (12, 4)
+    client, dialled = (str(ipaddress.ip_address(about[start : start + width])) for start in (at, at + width))
+    made = unreachable(dialled, client, about[:header] + segment)
+    if not six:
+        outer = struct.pack("!BBHHHBBH", 0x45, 0xC0, len(made), 0, 0x4000, 64, ICMP, 0) + made[12:20]
+        made = outer[:10] + struct.pack("!H", checksum(outer)) + outer[12:] + made[20:]
+    return made
 
 
 def fragments(packet: bytes, at: int) -> list[bytes]:

@@ -29,7 +29,7 @@ class Programs:
     def empty(self) -> None:
         """Make all maps as they were, but for the settings."""
         for name, held in self.maps.maps.items():
-            if name not in ("settings", "reasons", "xdp_packets"):
+            if name not in ("settings", "reasons", "refusals", "xdp_packets"):
                 held.delete(list(held.dump()))
         for index in range(len(layout.REASONS)):
             bpf.map_update(self.maps["reasons"].fd, index.to_bytes(4, "little"), bytes(8 * CPUS))

@@ -57,8 +57,6 @@ class World:
         self.node.ip(
             [f"route add {cidr(ip)} dev up0" for ip in CLIENT.values()]
             + [f"route add {cidr(ip)} dev pod0" for ip in POD.values()]
-            # A refusal is made after routing: as on any node, there is a route to cluster IPs.
-            + ["route add 0.0.0.0/0 dev up0", "route add ::/0 dev up0"]
         )
         self.bpffs = BpfFs()
         self.cgroup = NodeCgroup(f"kp-ebpf-path-{os.getpid()}")

@@ -12,14 +12,15 @@ from tests.packets.ebpf import frames
 from tests.packets.ebpf.frames import packed
 from tests.packets.ebpf.loaded_programs import Programs
 
-UNSPEC, SHOT = 0xFFFFFFFF, 2
+UNSPEC, SHOT, REDIRECT = 0xFFFFFFFF, 2, 7
 IN, OUT = "tcx/ingress", "tcx/egress"
-MARK = 0x2000
 SERVICE = 1
 PRESENT = b"\1\0\0\0"
 #: Offsets in struct __sk_buff (include/uapi/linux/bpf.h).
-_MARK, _INGRESS_IFINDEX, _CONTEXT = 8, 36, 192
+_INGRESS_IFINDEX, _CONTEXT = 36, 192
 LOOPBACK_IFINDEX = 1
+#: Link addresses: of the loopback device, by which packets come in here, and of somebody else.
+HERE, SENDER = bytes(6), bytes.fromhex("020000000009")
 #: Makes a packet of (source, port, destination, port).
 Build = Callable[..., bytes]
 
@@ -75,7 +76,7 @@ class Node:
     def settings(self, flags: int = 0, masquerade: bool = True) -> None:
         node = packed(self.place.node) if masquerade else bytes(16)
         node4, node6 = (node[:4], bytes(16)) if self.place.family == 4 else (bytes(4), node)
-        self.maps["settings"].put(bytes(4), layout.Settings(1, flags, 2, node4, node6, MARK).pack())
+        self.maps["settings"].put(bytes(4), layout.Settings(1, flags, 2, node4, node6).pack())
 
     def endpoint(self, flags: int = 0) -> None:
         held = layout.endpoint(packed(self.place.pod), 8080, flags)
@@ -91,14 +92,18 @@ class Node:
         value = layout.FrontendValue(SERVICE, 1, 0, 60 if flags & layout.FRONTEND_AFFINITY else 0, answers, flags)
         self.put("frontends", layout.frontend_key(self.place.family, address, protocol, port), value.pack())
 
-    def run(self, hook: str, packet: bytes, forwarded: bool = True) -> tuple[int, bytes, int]:
-        """Return verdict, packet and mark. forwarded: it came in by a device, at egress."""
+    def run(
+        self, hook: str, packet: bytes, forwarded: bool = True, ends: tuple[bytes, bytes] = (HERE, SENDER)
+    ) -> tuple[int, bytes]:
+        """Return verdict and packet. forwarded: it came in by a device, at egress. ends: its link addresses."""
         context = bytearray(_CONTEXT)
         struct.pack_into("=I", context, _INGRESS_IFINDEX, LOOPBACK_IFINDEX if forwarded else 0)
-        framed = frames.frame(packet)
-        verdict, left, after = bpf.run_in_context(self.programs.loaded[hook], framed, bytes(context))
-        assert left[:14] == framed[:14]
-        return verdict, left[14:], struct.unpack_from("=I", after, _MARK)[0]
+        verdict, left, _after = bpf.run_in_context(
+            self.programs.loaded[hook], frames.frame(packet, ends), bytes(context)
+        )
+        turned = ends if verdict != REDIRECT else (ends[1], ends[0])
+        assert left[:14] == frames.frame(packet, turned)[:14]
+        return verdict, left[14:]
 
     def reason(self, name: str) -> int:
         return self.programs.reason(name)
@@ -106,6 +111,6 @@ class Node:
 
 def play(node: Node, steps: list[Step]) -> None:
     for number, step in enumerate(steps):
-        verdict, after, _mark = node.run(step.hook, step.before)
+        verdict, after = node.run(step.hook, step.before)
         assert verdict == step.verdict, f"step {number}"
         assert after == (step.before if step.after is None else step.after), f"step {number}"

@@ -39,7 +39,7 @@ class Node:
         self.loaded, self.maps, self.family = loaded, loaded.maps, family
         self.slots = [layout.endpoint(packed(ip), 8080) for ip in pods]
         loaded.empty()
-        self.maps["settings"].put(bytes(4), layout.Settings(1, 0, 2, bytes(4), bytes(16), 0).pack())
+        self.maps["settings"].put(bytes(4), layout.Settings(1, 0, 2, bytes(4), bytes(16)).pack())
         number = layout.set_number(SERVICE, False)
         self.maps[f"slots{family}"].update({layout.slot_key(number, at): held for at, held in enumerate(self.slots)})
         self.maps[f"members{family}"].update({layout.member_key(number, held): bytes(4) for held in self.slots})

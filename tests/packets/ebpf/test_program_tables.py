@@ -17,10 +17,10 @@ from tests.packets.ebpf.loaded_programs import Programs
 from tests.packets.ebpf.program_node import (
     IN,
     LOOPBACK_IFINDEX,
-    MARK,
     OUT,
     PLACES,
     PRESENT,
+    REDIRECT,
     SERVICE,
     SHOT,
     UNSPEC,
@@ -98,7 +98,7 @@ def test_a_datagram_without_checksum_keeps_none(node: Node) -> None:
     else:
         # IPv6 demands one (RFC 8200, section 8.1), and a checksum of zero is never made.
         node.frontend(protocol=frames.UDP)
-        _verdict, after, _mark = node.run(IN, frames.udp(node.place.client, 40000, node.place.vip, 80))
+        _verdict, after = node.run(IN, frames.udp(node.place.client, 40000, node.place.vip, 80))
         assert after[46:48] != b"\0\0"
 
 
@@ -106,7 +106,7 @@ def test_masqueraded_there_and_back(node: Node) -> None:
     p = node.place
     node.frontend(layout.MASQUERADE)
     play(node, [Step(IN, frames.tcp(p.client, 40000, p.vip, 80), frames.tcp(p.client, 40000, p.pod, 8080))])
-    _verdict, sent, _mark = node.run(OUT, frames.tcp(p.client, 40000, p.pod, 8080))
+    _verdict, sent = node.run(OUT, frames.tcp(p.client, 40000, p.pod, 8080))
     port = int.from_bytes(sent[20:22] if p.family == 4 else sent[40:42], "big")
     assert 16384 <= port < 30000
     assert sent == frames.tcp(p.node, port, p.pod, 8080)
@@ -123,10 +123,10 @@ def test_a_pod_that_reaches_itself_sees_the_node(node: Node, masquerade: bool) -
     node.settings(masquerade=masquerade)
     node.endpoint(layout.ENDPOINT_LOCAL)
     node.frontend()
-    verdict, _after, _mark = node.run(IN, frames.tcp(p.pod, 40000, p.vip, 80))
+    verdict, _after = node.run(IN, frames.tcp(p.pod, 40000, p.vip, 80))
     if masquerade:
         assert verdict == UNSPEC
-        _verdict, sent, _mark = node.run(OUT, frames.tcp(p.pod, 40000, p.pod, 8080))
+        _verdict, sent = node.run(OUT, frames.tcp(p.pod, 40000, p.pod, 8080))
         assert packed(p.node) in sent[:40]
     else:
         assert verdict == SHOT
@@ -137,15 +137,14 @@ class Refusal(NamedTuple):
     """A packet that no endpoint gets."""
 
     verdict: int
-    mark: int
     reason: str
 
 
-DROPPED_BY_POLICY = Refusal(SHOT, 0, "no-local-endpoint")
-REFUSED = Refusal(UNSPEC, MARK, "no-endpoint")
-UNDEFINED = Refusal(UNSPEC, MARK, "undefined-port")
-UNUSED = Refusal(SHOT, 0, "unused-cluster-ip")
-NOT_IN_RANGES = Refusal(SHOT, 0, "source-range")
+DROPPED_BY_POLICY = Refusal(SHOT, "no-local-endpoint")
+REFUSED = Refusal(REDIRECT, "no-endpoint")
+UNDEFINED = Refusal(REDIRECT, "undefined-port")
+UNUSED = Refusal(SHOT, "unused-cluster-ip")
+NOT_IN_RANGES = Refusal(SHOT, "source-range")
 
 Prepare = Callable[[Node], None]
 REFUSALS = [
@@ -174,7 +173,8 @@ REFUSALS = [
 def test_refusals(node: Node, prepare: Prepare, packet: Callable[[Place], bytes], wanted: Refusal) -> None:
     prepare(node)
     before = packet(node.place)
-    assert node.run(IN, before) == (wanted.verdict, before, wanted.mark)
+    after = frames.refusal(before) if wanted.verdict == REDIRECT else before
+    assert node.run(IN, before) == (wanted.verdict, after)
     assert node.reason(wanted.reason) == 1
     assert sum(map(node.reason, layout.REASONS)) == 1
 
@@ -204,7 +204,7 @@ PASSED = [
 def test_what_passes_as_it_is(node: Node, prepare: Prepare, packet: Callable[[Place], bytes]) -> None:
     prepare(node)
     before = packet(node.place)
-    assert node.run(IN, before) == (UNSPEC, before, 0)
+    assert node.run(IN, before) == (UNSPEC, before)
     assert not any(map(node.reason, layout.REASONS))
 
 
@@ -247,7 +247,7 @@ def test_node_ports(node: Node, exact: int | tuple[int, int, int] | None, node_p
     if exact is not None:
         node.frontend(exact, ip=p.node)
     node.frontend(node_port, ip="")
-    verdict, after, _mark = node.run(IN, frames.tcp(p.client, 1, p.node, 80))
+    verdict, after = node.run(IN, frames.tcp(p.client, 1, p.node, 80))
     assert (verdict == UNSPEC and after == frames.tcp(p.client, 1, p.pod, 8080)) is translated
 
 
@@ -268,7 +268,7 @@ def test_packets_of_the_node_itself(
 ) -> None:
     prepare(node)
     before = packet(node.place)
-    assert node.run(OUT, before, forwarded=False)[:2] == (verdict, before)
+    assert node.run(OUT, before, forwarded=False) == (verdict, before)
     # What was only forwarded has met the ingress program, which has decided.
     assert node.run(OUT, before, forwarded=True)[1] == before
 
@@ -367,7 +367,7 @@ def test_a_set_without_its_slot_is_refused(node: Node) -> None:
     node.frontend()
     node.maps[f"slots{p.family}"].delete([layout.slot_key(layout.set_number(SERVICE, False), 0)])
     before = frames.tcp(p.client, 1, p.vip, 80)
-    assert node.run(IN, before) == (UNSPEC, before, MARK)
+    assert node.run(IN, before) == (REDIRECT, frames.refusal(before))
     assert node.reason("missing-slot") == 1
 
 

@@ -65,7 +65,7 @@ class Programs:
         self.maps = MapSet(None)
         self.maps.ensure(OBJECTS["tc"].maps, {})
         self.loaded = load_programs(OBJECTS["tc"], self.maps, {})
-        self.maps["settings"].put(bytes(4), layout.Settings(1, 0, 2, NODE, bytes(16), 0x2000).pack())
+        self.maps["settings"].put(bytes(4), layout.Settings(1, 0, 2, NODE, bytes(16)).pack())
         self.maps["slots4"].put(layout.slot_key(2, 0), layout.endpoint(POD, 8080))
         self.maps["cluster_ips4"].put(VIP, b"\1\0\0\0")
 
@@ -199,7 +199,7 @@ def test_an_ended_flow_takes_no_answer_of_another_connection(
     port = tuple_of(loaded.egress(loaded.ingress(tcp4(CLIENT, VIP, 40000, 80)).packet).packet)[2]
     for packet in (tcp4(POD, NODE, 8080, port, 0x11), tcp4(POD, CLIENT, 8080, 40000, 0x11)):
         loaded.egress(loaded.ingress(packet).packet)
-    loaded.maps["settings"].put(bytes(4), layout.Settings(1, flags, 2, NODE, bytes(16), 0x2000).pack())
+    loaded.maps["settings"].put(bytes(4), layout.Settings(1, flags, 2, NODE, bytes(16)).pack())
     run = loaded.egress if hook == "egress" else loaded.ingress
     # SYN and ACK, then data: neither is of the connection that has ended.
     for tcp_flags in (0x12, 0x18):
@@ -210,7 +210,7 @@ def test_an_ended_flow_takes_no_answer_of_another_connection(
 def test_draining_takes_no_new_connection_and_keeps_direct_ones_apart(loaded: Programs) -> None:
     loaded.frontend(0)
     loaded.ingress(tcp4(CLIENT, VIP, 40000, 80))
-    loaded.maps["settings"].put(bytes(4), layout.Settings(1, layout.DRAINING, 2, NODE, bytes(16), 0x2000).pack())
+    loaded.maps["settings"].put(bytes(4), layout.Settings(1, layout.DRAINING, 2, NODE, bytes(16)).pack())
     new = tcp4(CLIENT, VIP, 40001, 80)
     assert loaded.ingress(new) == (UNSPEC, new)
     live = tcp4(CLIENT, VIP, 40000, 80, 0x10)
@@ -234,9 +234,7 @@ def test_a_pod_gets_a_source_port_that_its_own_sockets_never_use(loaded: Program
 
 VERDICTS = [
     pytest.param(layout.DROP, 0, 80, SHOT, "no-local-endpoint", id="drop"),
-    pytest.param(layout.REJECT, 0, 80, UNSPEC, "no-endpoint", id="reject-by-mark"),
     pytest.param(layout.DNAT, layout.FRONTEND_RANGES, 80, SHOT, "source-range", id="source-range"),
-    pytest.param(layout.DNAT, 0, 81, UNSPEC, "undefined-port", id="undefined-port"),
 ]
 
 

@@ -121,7 +121,7 @@ options:
     default: snat
 requirements:
   - Linux 5.10 or later, cgroup2 and a mounted BPF file system
-  - nft 1.0.1 or later, for refusals (without it they are dropped) and for SCTP
+  - nft 1.0.1 or later, for SCTP and for refusals of the node's own pings to cluster IPs
 seealso:
   - module: kproxy.dataplane.bpf_info
   - module: kproxy.dataplane.nftables

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-SCHEMA = 1
+SCHEMA = 2
 
 #: Maps that the programs fill, and the schema since which their layout is what it is: from there on they are taken over
 #: by the programs of another version, so that connections outlive an upgrade.
@@ -57,6 +57,8 @@ REASONS = (
     "dsr-masqueraded",
     "dsr-too-long",
     "dsr-unknown",
+    "refusal-limit",
+    "unanswerable",
 )
 #: Names of enum carried, in order.
 XDP_PACKETS = ("by-xdp", "by-tc")
@@ -64,7 +66,7 @@ XDP_PACKETS = ("by-xdp", "by-tc")
 _FRONTEND = struct.Struct("=IIIIBBBB")
 _SLOT = struct.Struct("=II")
 _ENDPOINT_TAIL = struct.Struct("!HBB")
-_SETTINGS = struct.Struct("=QII4s16sI")
+_SETTINGS = struct.Struct("=QII4s16s4x")
 
 #: Bytes of struct table before its entries: the digest of what the table was made from.
 TABLE_HEAD = 8
@@ -99,7 +101,6 @@ class Settings(NamedTuple):
     next_service: int
     node4: bytes = bytes(4)
     node6: bytes = bytes(16)
-    refuse_mark: int = 0
 
     def pack(self) -> bytes:
         """Return the bytes of struct settings."""

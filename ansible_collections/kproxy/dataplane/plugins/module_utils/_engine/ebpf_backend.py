@@ -31,11 +31,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states impo
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError, FrontendState
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_departures import end_departed
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flows import collect
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_node import (
-    entries_here,
-    refuse_mark,
-    settings_here,
-)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_node import entries_here, settings_here
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import DEFAULTS, SNAT, Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_plan import EbpfPlan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
@@ -210,6 +206,7 @@ class EbpfBackend:
             self.plane.attach_devices(swap=True)
             self.plane.retire_old()
             self._attached = self._current = True
+        # Behind the programs: those of an earlier version need the tables that they came with.
         self._follow_cluster_ips(plan)
         # Last: after a switch from nftables its tables go on serving until the programs do.
         if plan.share is not None:
@@ -220,42 +217,38 @@ class EbpfBackend:
 
     def _follow_cluster_ips(self, plan: EbpfPlan) -> None:
         """Keep the cluster IPs whose pings the kernel refuses in step. A failure leaves them to upkeep or an audit."""
-        if self._refusal_problem:
-            return
         names = ["cluster_ips%d" % family for family in _FAMILIES]
         try:
-            if plan.replan is None:
+            if plan.replan is not None:
+                if not self._refusal_problem:
+                    refusal_table.follow(
+                        (ip for name in names for ip in plan.maps.upserts.get(name, ())),
+                        (ip for name in names for ip in plan.maps.deletes.get(name, ())),
+                    )
+                return
+            if refusal_table.exists():
                 refusal_table.settle(self.books.cluster_ips)
-            else:
-                refusal_table.follow(
-                    (ip for name in names for ip in plan.maps.upserts.get(name, ())),
-                    (ip for name in names for ip in plan.maps.deletes.get(name, ())),
-                )
+                self._refusal_problem = ""
+                return
         except KernelError:
-            # Somebody else altered the tables, or an older version made them; upkeep tries again if this fails.
-            if self._rules is not None:
-                refusal_table.load(refuse_mark(self._rules), self.books.cluster_ips)
+            # Somebody else altered the tables.
+            pass
+        problem = refusal_table.load(self.books.cluster_ips)
+        if plan.replan is None:
+            self._refusal_problem = problem
 
     def _make_room(self, needed: Mapping[str, int]) -> bool:
         """Open the maps with room for what is needed; True if they are new or have moved. Raises CapacityError."""
         room = room_for(needed)
         check_table_memory(needed, self.options.table_size, self.options.table_memory)
-        if self._opened:
-            if self.plane.fits(needed):
-                return False
-        else:
-            if self._rules is None:
-                raise AssertionError("used before plan_all()")
-            self._refusal_problem = refusal_table.load(refuse_mark(self._rules), self.books.cluster_ips)
-            if self._refusal_problem and self._settings is not None:
-                self._settings = self._settings._replace(refuse_mark=0)
+        if self._opened and self.plane.fits(needed):
+            return False
         self.plane.open(room)
         self._opened = True
         return True
 
     def _wanted_settings(self, table: ServiceTable) -> layout.Settings:
-        mark = 0 if self._refusal_problem else refuse_mark(table)
-        return settings_here(table, self.options, self.books.numbers.next, mark)
+        return settings_here(table, self.options, self.books.numbers.next)
 
     # -- the node ---------------------------------------------------------------------------------------------------
 
@@ -273,7 +266,7 @@ class EbpfBackend:
                 self.plane.write(diff_maps(node, self._node))
                 self._node = node
                 if not self._refusal_problem and not refusal_table.exists():
-                    refusal_table.load(refuse_mark(self._rules), self.books.cluster_ips)
+                    refusal_table.load(self.books.cluster_ips)
             except _FAILURES as error:
                 raise CommitError(str(error)) from error
 

@@ -21,8 +21,8 @@ def entries_here(table: ServiceTable) -> dict[str, dict[bytes, bytes]]:
     return node_entries(table.rules, addresses, links)
 
 
-def settings_here(table: ServiceTable, options: Options, next_service: int, mark: int) -> layout.Settings:
-    """Return the wanted settings. mark: of packets to be refused; 0 where nobody would refuse them."""
+def settings_here(table: ServiceTable, options: Options, next_service: int) -> layout.Settings:
+    """Return the wanted settings."""
     flags = (
         (layout.HOST_ONLY if options.host_only else 0)
         | (layout.PROTECT_NODE_PORTS if options.protect_node_ports else 0)
@@ -34,9 +34,4 @@ def settings_here(table: ServiceTable, options: Options, next_service: int, mark
     own += [held.address for held in local_addresses() if held.scope == "global"]
     node4 = next((ip for ip in own if len(ip) == 4), bytes(4))
     node6 = next((ip for ip in own if len(ip) == 16), bytes(16))
-    return layout.Settings(own_netns_cookie(), flags, next_service, node4, node6, mark)
-
-
-def refuse_mark(table: ServiceTable) -> int:
-    """Return the bit below kube-proxy's masquerade bit, or the one below that where it is taken."""
-    return 1 << (13 if table.config.masquerade_bit != 13 else 12)
+    return layout.Settings(own_netns_cookie(), flags, next_service, node4, node6)

@@ -49,7 +49,7 @@ NO_XDP = XdpOptions()
 #: Maps that an earlier version may have made with fewer elements.
 _FIXED_SIZES = {"reasons": len(layout.REASONS)}
 #: Not copied to larger maps: the programs fill them, and old and new ones share them.
-_SHARED = (*layout.LEARNED_SINCE, "fragments4", "fragments6", "xdp_packets")
+_SHARED = (*layout.LEARNED_SINCE, "fragments4", "fragments6", "refusals", "xdp_packets")
 #: Neither copied nor shared: counters that may have to grow, and what their owner writes anew.
 _LEFT_BEHIND = ("reasons", "settings")
 

@@ -280,6 +280,10 @@ class Nfnetlink:
         name = text_attribute(nft.SET_NAME, set_name.name)
         return self._exists(f"look for {set_name}", nft.GETSET, set_name.family, name)
 
+    def chain_exists(self, family: int, name: str) -> bool:
+        """Tell whether our table has this chain in family 4 or 6."""
+        return self._exists(f"look for chain {name}", nft.GETCHAIN, family, text_attribute(nft.CHAIN_NAME, name))
+
     def _exists(self, action: str, operation: int, family: int, which: bytes) -> bool:
         payload = nft.nfgenmsg(family) + text_attribute(nft.TABLE_NAME, self.table) + which
         try:

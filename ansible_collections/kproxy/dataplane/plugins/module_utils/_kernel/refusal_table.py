@@ -1,12 +1,10 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""The nft tables of the eBPF backend that reject: what no program can answer with an error is rejected by the kernel.
+"""The nft tables of the eBPF backend that reject what no program sees before it is routed.
 
-* Packets that the programs have marked, of whoever sends through this node.
-* Packets of the node's own to a cluster IP that no program sees before they are routed: pings, and SCTP to a port that
-  no Service has. That takes the cluster IPs as a set; TCP and UDP are the socket programs' business.
-
-They name no Service; without nft on the node what would be refused is dropped, or goes its way.
+That is what the node itself sends to a cluster IP and no socket program refuses: pings, and SCTP to a port that no
+Service has. It takes the cluster IPs as a set. They stand in the output hook alone, so a packet that the node forwards
+never meets them. Without nft on the node such packets go their way.
 """
 
 from __future__ import annotations
@@ -22,13 +20,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transac
 TABLE = "kproxy-refuse"
 _WORDS = {4: "ip", 6: "ip6"}
 CLUSTER_IPS = "cluster-ips"
-_MARKED = """  chain filter-{hook} {{
-    type filter hook {hook} priority filter; policy accept;
-    meta mark & {mark:#010x} == {mark:#010x} reject
-  }}
-"""
-
-
+#: Earlier versions rejected what their programs had marked, for which every forwarded packet had to pass a rule.
+_FORMER_CHAIN = "filter-forward"
 # Behind the filter of our nftables tables, which carry SCTP Services and may have to drop in silence.
 _OWN = """  set {set} {{
     type {address};
@@ -40,28 +33,30 @@ _OWN = """  set {set} {{
 """
 
 
-def text(mark: int) -> str:
+def text() -> str:
     """Return both tables without a cluster IP; loading them again replaces them at once."""
-    marked = "".join(_MARKED.format(hook=hook, mark=mark) for hook in ("input", "forward"))
     tables = []
     for family, word in _WORDS.items():
         own = _OWN.format(set=CLUSTER_IPS, address="ipv%d_addr" % family, word=word)
-        tables.append(
-            f"table {word} {TABLE} {{}}\ndelete table {word} {TABLE}\ntable {word} {TABLE} {{\n{marked}{own}}}\n"
-        )
+        tables.append(f"table {word} {TABLE} {{}}\ndelete table {word} {TABLE}\ntable {word} {TABLE} {{\n{own}}}\n")
     return "".join(tables)
 
 
 def exists() -> bool:
-    """Tell whether both tables are there, as this version makes them."""
+    """Tell whether both tables are there, as this version makes them. Raises KernelError."""
     with Nfnetlink(TABLE) as kernel:
-        return all(kernel.table_exists(family) and kernel.set_exists(SetName(family, CLUSTER_IPS)) for family in _WORDS)
+        return all(
+            kernel.table_exists(family)
+            and kernel.set_exists(SetName(family, CLUSTER_IPS))
+            and not kernel.chain_exists(family, _FORMER_CHAIN)
+            for family in _WORDS
+        )
 
 
-def load(mark: int, cluster_ips: Collection[bytes]) -> str:
+def load(cluster_ips: Collection[bytes]) -> str:
     """Load the tables; return why they could not be, or nothing."""
     try:
-        NftCommand().load(text(mark))
+        NftCommand().load(text())
         settle(cluster_ips)
     except KernelError as error:
         return str(error)

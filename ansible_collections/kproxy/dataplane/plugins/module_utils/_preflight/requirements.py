@@ -77,7 +77,7 @@ def kernel(facts: NodeFacts, options: Options) -> Finding:
 def nft(facts: NodeFacts, options: Options) -> Finding:
     """The nft program loads the structure of the tables; the eBPF backend serves TCP and UDP without it."""
     if options.backend == "ebpf":
-        return Finding("nft", SKIP, "the eBPF backend needs it for SCTP and for refusals of packets alone")
+        return Finding("nft", SKIP, "the eBPF backend needs it for SCTP and for refusals of the node's own pings alone")
     if facts.nft is None:
         if options.install_packages:
             return Finding("nft", FIX, "the nft program is not installed", packages=("nftables",))

@@ -79,7 +79,7 @@ struct settings {
 	__u32 next_service;		/* numbers below are or were in use; user space only */
 	__u32 node4[1];			/* masquerade to this address; 0: masquerade impossible */
 	__u32 node6[4];
-	__u32 refuse_mark;		/* packet mark by which the node's filter refuses (see tc.bpf.c) */
+	__u32 pad;
 };
 
 enum settings_flag {
@@ -113,6 +113,8 @@ enum reason {
 	REASON_DSR_MASQUERADED,		/* served, but masqueraded where direct return was asked for */
 	REASON_DSR_TOO_LONG,
 	REASON_DSR_UNKNOWN,		/* came from another node for an endpoint that is none here */
+	REASON_REFUSAL_LIMIT,		/* refused, but in silence: there have been too many */
+	REASON_UNANSWERABLE,		/* refused, but in silence: no error may be sent about it (RFC 1122, 3.2.2) */
 	REASONS,
 };
 

@@ -4,14 +4,14 @@
  * The packet path: both directions of every device of the node, for connections that no socket of this node's cgroup
  * made. Packets that are not ours leave with TC_ACT_UNSPEC: from tcx, TC_ACT_OK would skip the clsact filters of others.
  *
- * A refusal is answered by the node: the packet gets settings.refuse_mark, and one static rule of table kproxy-ebpf
- * rejects marked packets after routing, with the kernel's own rate limits and checksums.
+ * What is refused at ingress is answered there (refuse_family.h), so nothing of the node has to look at packets for it.
  */
-#include "flow.h"
+#include "refuse.h"
 
 #define NOT_OURS (-1)			/* TC_ACT_UNSPEC */
 #define SHOT 2				/* TC_ACT_SHOT */
 #define TRANSLATE 0x100			/* not an action yet: the packet gets another tuple, and then it is not ours */
+#define REFUSE 0x200			/* nor this: the packet is refused, for the reason in the lowest byte */
 
 /* Linux 5.12; without it user space asks for no direct return, and nothing here needs to know how long a packet may be. */
 const volatile __u32 has_check_mtu SEC(".rodata") = 1;
@@ -20,15 +20,6 @@ INLINE int drop(__u32 reason)
 {
 	count_reason(reason);
 	return SHOT;
-}
-
-INLINE int refuse(struct __sk_buff *skb, const struct settings *node, __u32 reason)
-{
-	count_reason(reason);
-	if (!node->refuse_mark)
-		return SHOT;
-	skb->mark |= node->refuse_mark;
-	return NOT_OURS;
 }
 
 #define FAMILY 4
@@ -47,6 +38,7 @@ INLINE int refuse(struct __sk_buff *skb, const struct settings *node, __u32 reas
 #include "flow_family.h"
 #include "dsr_family.h"
 #include "dsr_tc_family.h"
+#include "refuse_family.h"
 #include "tc_family.h"
 #undef FAMILY
 #undef WORDS
@@ -73,6 +65,7 @@ INLINE int refuse(struct __sk_buff *skb, const struct settings *node, __u32 reas
 #include "flow_family.h"
 #include "dsr_family.h"
 #include "dsr_tc_family.h"
+#include "refuse_family.h"
 #include "tc_family.h"
 
 INLINE int handle(struct __sk_buff *skb, __u8 hook)

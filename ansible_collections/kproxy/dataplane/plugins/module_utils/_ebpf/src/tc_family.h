@@ -117,7 +117,7 @@ INLINE int NAME(icmp)(struct __sk_buff *skb, const struct NAME(packet) *p, __u8 
 		return NOT_OURS;
 	/* A service address answers no ping: it is refused like any undefined port. */
 	if (bpf_map_lookup_elem(&NAME(cluster_ips), &p->tuple.dst))
-		return hook == HOOK_INGRESS ? refuse(skb, node, REASON_UNDEFINED_PORT) : NOT_OURS;
+		return hook == HOOK_INGRESS ? REFUSE | REASON_UNDEFINED_PORT : NOT_OURS;
 	if (NAME(in_service_range)(&p->tuple.dst))
 		return drop(REASON_UNUSED_CLUSTER_IP);
 	return NOT_OURS;
@@ -126,7 +126,6 @@ INLINE int NAME(icmp)(struct __sk_buff *skb, const struct NAME(packet) *p, __u8 
 INLINE int NAME(open)(struct __sk_buff *skb, const struct NAME(packet) *p, struct NAME(tuple) *forward)
 {
 	__u32 decided = NAME(open_flow)(skb, skb->ifindex, p, forward);
-	const struct settings *node;
 
 	switch (decided & DECISION_MASK) {
 	case DECIDED_OPENED:
@@ -136,8 +135,7 @@ INLINE int NAME(open)(struct __sk_buff *skb, const struct NAME(packet) *p, struc
 	case DECIDED_DROP:
 		return drop(reason_of(decided));
 	case DECIDED_REFUSE:
-		node = node_settings();
-		return node ? refuse(skb, node, reason_of(decided)) : NOT_OURS;
+		return REFUSE | reason_of(decided);
 	default:
 		return NOT_OURS;
 	}
@@ -206,6 +204,8 @@ INLINE int NAME(handle)(struct __sk_buff *skb, __u8 hook)
 	struct NAME(tuple) to;
 	int verdict = NAME(decide)(skb, hook, &p, &to);
 
+	if (hook == HOOK_INGRESS && verdict >= REFUSE)
+		return NAME(refuse)(skb, &p, verdict & ~REFUSE);
 	if (verdict != TRANSLATE)
 		return verdict;
 	NAME(rewrite)(skb, &p, &to);

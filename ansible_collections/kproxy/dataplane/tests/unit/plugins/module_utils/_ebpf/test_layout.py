@@ -33,7 +33,7 @@ def test_frontend_value() -> None:
 
 
 def test_settings() -> None:
-    value = layout.Settings(1 << 40, layout.HOST_ONLY, 9, packed("192.0.2.1"), packed("2001:db8::1"), 0x2000)
+    value = layout.Settings(1 << 40, layout.HOST_ONLY, 9, packed("192.0.2.1"), packed("2001:db8::1"))
     assert len(value.pack()) == layout.SIZES["settings"][1]
     assert layout.Settings.unpack(value.pack()) == value
 
