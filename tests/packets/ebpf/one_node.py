@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import os
 import socket
 from typing import Any
@@ -20,6 +21,7 @@ NODE = {4: "192.0.2.11", 6: "2001:db8:1::11"}
 CLIENT = {4: "198.51.100.9", 6: "2001:db8:f::9"}
 POD = {4: "10.244.1.5", 6: "fd00:10:244:1::5"}
 CLUSTER_IP = {4: "10.96.0.1", 6: "fd00:10:96::1"}
+_numbers = itertools.count()
 INET = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
@@ -59,7 +61,7 @@ class World:
             + [f"route add {cidr(ip)} dev pod0" for ip in POD.values()]
         )
         self.bpffs = BpfFs()
-        self.cgroup = NodeCgroup(f"kp-ebpf-path-{os.getpid()}")
+        self.cgroup = NodeCgroup(f"kp-ebpf-path-{os.getpid()}-{next(_numbers)}")
         self.servers: list[socket.socket] = []
         with self.node.entered():
             self.backend = EbpfBackend(options=Options(os.path.join(self.bpffs.path, "kproxy"), self.cgroup.path))
