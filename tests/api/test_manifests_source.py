@@ -10,25 +10,31 @@ import pytest
 import yaml
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.manifests_source import ManifestsSource
-from tests.api.objects import Manifest, service
+from tests.api.objects import Manifest, endpoint_slice, service
 from tests.api.recorder import Recorder
 
+Start = Callable[[Path], tuple[ManifestsSource, Recorder]]
 Watch = Callable[[Path], Recorder]
 
 
 @pytest.fixture
-def watch() -> Iterator[Watch]:
+def start() -> Iterator[Start]:
     sources = []
 
-    def start(folder: Path) -> Recorder:
+    def start_on(folder: Path) -> tuple[ManifestsSource, Recorder]:
         source, recorder = ManifestsSource(str(folder)), Recorder()
         sources.append(source)
         source.start(recorder)
-        return recorder
+        return source, recorder
 
-    yield start
+    yield start_on
     for source in sources:
         source.stop()
+
+
+@pytest.fixture
+def watch(start: Start) -> Watch:
+    return lambda folder: start(folder)[1]
 
 
 def text(*names: str, ip: str = "10.96.0.10") -> str:
@@ -176,3 +182,22 @@ def test_foreign_files_are_left_alone(tmp_path: Path, watch: Watch) -> None:
     recorder = watch(tmp_path)
     recorder.wait(lambda r: "folder.yaml cannot be read: Is a directory" in r.details())
     assert recorder.states[-1].detail.count("manifest") == 1
+
+
+def test_a_folder_that_serves_nothing_is_a_problem(tmp_path: Path, start: Start) -> None:
+    source, recorder = start(tmp_path)
+    recorder.wait(lambda _r: source.synced)
+    assert source.problems() == (f"folder {tmp_path} holds no Service, so nothing is served: write manifests into it",)
+    (tmp_path / "a.yaml").write_text(text("web"))
+    recorder.wait(known("web"))
+    (problem,) = source.problems()
+    assert problem.startswith("no EndpointSlice names Service shop/web")
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump(endpoint_slice("web-1", "10.244.1.5", of="web")))
+    recorder.wait(lambda r: r.names("EndpointSlice") == {"web-1"})
+    assert source.problems() == ()
+
+
+def test_a_folder_that_is_not_there_is_told_as_such_alone(tmp_path: Path, start: Start) -> None:
+    source, recorder = start(tmp_path / "later")
+    recorder.wait(lambda r: "does not exist" in r.details())
+    assert source.problems() == ()

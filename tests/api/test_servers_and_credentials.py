@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +234,32 @@ def test_certificates_in_files_are_watched(server: ApiServer, tmp_path: Path) ->
     second = credentials.access()
     assert (second.generation, credentials.problem) == (first.generation + 1, "")
     assert isinstance(second.tls, ssl.SSLContext)
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["in the kubeconfig", "in a file"])
+def test_a_client_certificate_that_ends_soon_is_a_problem_until_it_is_renewed(
+    server: ApiServer, tmp_path: Path, inline: bool
+) -> None:
+    path = tmp_path / "kubeconfig"
+
+    def issue(days: float) -> None:
+        pair = server.authority.issue("proxy", validity=timedelta(days=days))
+        config = json.loads(kubeconfig_text(server.url, server.authority.pair.certificate, user="proxy", pair=pair))
+        if not inline:
+            pair.write(tmp_path, "client")
+            config["users"][0]["user"] = {"client-certificate": "client.crt", "client-key": "client.key"}
+        path.write_text(json.dumps(config))
+
+    issue(365)
+    credentials = Credentials(str(path))
+    assert credentials.ending(time.time()) == "", "nothing was read yet"
+    credentials.access()
+    until = credentials.validity
+    assert until is not None
+    assert credentials.ending(time.time()) == ""
+    assert "in 29 days: renew it" in credentials.ending(until.ends - 29.5 * 86400)
+    assert str(path if inline else tmp_path / "client.crt") in credentials.ending(until.ends - 1)
+    assert "ended at" in credentials.ending(until.ends + 1)
+    issue(730)
+    credentials.access()
+    assert credentials.ending(until.ends) == ""

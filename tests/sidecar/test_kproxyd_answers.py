@@ -136,6 +136,23 @@ def test_the_socket_is_roots_alone(kproxyd: KproxydProcess) -> None:
         kproxyd.ask("trace", **{"from": "10.0.0.1", "to": "::1", "port": 80})
 
 
+def test_what_serves_nobody_is_said_in_the_status_the_log_and_a_metric(kproxyd: KproxydProcess) -> None:
+    kproxyd.config["clusterCIDR"] = "10.244.0.0/16"
+    kproxyd.start()
+    assert [text for text in kproxyd.ask("status")["problems"] if text.endswith("write manifests into it")]
+    eventually(lambda: "holds no Service, so nothing is served" in kproxyd.last_words(), "the warning")
+    eventually(lambda: b"\nkproxy_problems 1.0\n" in get(10249, "/metrics").body, "the metric")
+    by_hand = {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "web", "namespace": "shop"}}
+    kproxyd.write([this_node(), service(), by_hand])
+    eventually(lambda: kproxyd.ask("status")["refused"], "Endpoints to be refused")
+    (refused,) = kproxyd.ask("status")["refused"]
+    assert refused.startswith("Endpoints shop/web: is not read")
+    assert "refused: Endpoints shop/web: is not read" in kproxyd.last_words()
+    kproxyd.write([this_node(), service(), by_hand, endpoints(POD_IPS[0])])
+    eventually(lambda: not kproxyd.ask("status")["refused"], "the refusal to be taken back")
+    assert kproxyd.ask("status")["problems"] == []
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [

@@ -129,7 +129,7 @@ def from_source(options: dict[str, Any]) -> dict[str, Any]:
         "services": views.services(table, options["namespace"])(),
         "backends": views.backends(table, options["namespace"])(),
         "refused": sorted(str(refusal) for refusal in reading.refusals),
-        "notes": all_notes(table),
+        "notes": [*reading.notes, *all_notes(table)],
         "conflicts": [str(conflict) for conflict in table.conflicts],
     }
 

@@ -196,6 +196,7 @@ def status(document: Document) -> list[str]:
         *document["notes"],
         *document["conflicts"],
         *document["problems"],
+        *document.get("leftAside", ()),
     ]
     if attention:
         lines += ["", "Needs attention:", *(f"  {one}" for one in attention)]

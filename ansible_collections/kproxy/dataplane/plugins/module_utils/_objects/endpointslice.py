@@ -69,7 +69,7 @@ def parse_endpointslice(
 ) -> EndpointSlice:
     """Return the slice of a manifest. Raises fields.FieldError for one that is unusable.
 
-    An endpoint with a bad address costs only itself and is noted; only the first address of an endpoint counts.
+    An endpoint with a bad address costs only itself and is notes; only the first address of an endpoint counts.
     """
     labels = fields.labels(metadata)
     address_type = fields.choice(manifest, "addressType", "addressType", ("IPv4", "IPv6", "FQDN"))
@@ -78,7 +78,9 @@ def parse_endpointslice(
     trigger_time = annotations.get(_TRIGGER_ANNOTATION, "")
     width = _ADDRESS_BYTES.get(address_type, 0)
     if not service or not width or _HEADLESS_LABEL in labels:
-        return EndpointSlice(namespace, name, "", 0, (), (), "", ())
+        named = service or _HEADLESS_LABEL in labels
+        note = "names no Service: write the label %s" % _SERVICE_NAME_LABEL
+        return EndpointSlice(namespace, name, "", 0, (), (), "", () if named else (note,))
     notes: list[str] = []
     endpoints: list[SliceEndpoint] = []
     for item in fields.sequence(manifest, "endpoints", "endpoints"):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Union
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects import fields
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import AddressError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpoints import ENDPOINTS, check_mirrored
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import (
     EndpointSlice,
     parse_endpointslice,
@@ -62,7 +63,7 @@ def identity(manifest: Mapping[str, Any]) -> tuple[str, str, str]:
     named = metadata if isinstance(metadata, Mapping) else {}
     kind = _word(manifest.get("kind"))
     namespace = _word(named.get("namespace"))
-    if not namespace and kind in ("Service", "EndpointSlice"):
+    if not namespace and kind in ("Service", "EndpointSlice", ENDPOINTS):
         namespace = "default"
     return kind, namespace, _word(named.get("name"))
 
@@ -90,6 +91,8 @@ def parse(manifest: Mapping[str, Any]) -> ApiObject | None:
         if not kind:
             raise Refusal("document", namespace, name or "?", "has no kind")
         _refuse_mistaken(kind, namespace, name, version)
+        if kind == ENDPOINTS and version in ("", "v1"):
+            check_mirrored(manifest, namespace, name or "?")
         return None
     try:
         return _parse_kind(kind, namespace, name, manifest)

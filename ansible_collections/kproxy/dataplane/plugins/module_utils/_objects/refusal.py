@@ -17,3 +17,8 @@ class Refusal(Exception):
         self.name = name
         self.reason = reason
         super().__init__("%s %s: %s" % (kind, "%s/%s" % (namespace, name) if namespace else name, reason))
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """Return kind, namespace and name."""
+        return self.kind, self.namespace, self.name

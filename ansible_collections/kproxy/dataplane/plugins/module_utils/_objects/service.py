@@ -67,7 +67,11 @@ def parse_service(manifest: Mapping[str, Any], metadata: Mapping[str, Any], name
     notes: list[str] = []
     kind = fields.choice(spec, "type", "spec.type", ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName"))
     cluster_ip = fields.text(spec, "clusterIP", "spec.clusterIP")
-    proxied = kind != "ExternalName" and cluster_ip not in ("", "None") and _PROXY_NAME_LABEL not in labels
+    ours = kind != "ExternalName" and _PROXY_NAME_LABEL not in labels
+    if ours and not cluster_ip:
+        # The API server gives every Service one, so this one has never been there.
+        raise fields.FieldError("spec.clusterIP is missing, and nobody allocates one here: write an address, or None")
+    proxied = ours and cluster_ip != "None"
     created = fields.text(metadata, "creationTimestamp", "metadata.creationTimestamp")
     if not proxied:
         return Service(namespace, name, False, (), (), (), (), False, False, 0, 0, (), created, labels, ())
@@ -93,7 +97,7 @@ def parse_service(manifest: Mapping[str, Any], metadata: Mapping[str, Any], name
         external_local=external == "Local" and (kind != "ClusterIP" or bool(external_ips)),
         affinity_seconds=_affinity_seconds(spec),
         health_check_node_port=check_port if load_balancer and external == "Local" else 0,
-        ports=_ports(spec),
+        ports=_ports(spec, kind, notes),
         created=created,
         labels=labels,
         notes=tuple(notes),
@@ -177,7 +181,7 @@ def _affinity_seconds(spec: Mapping[str, Any]) -> int:
     return fields.integer(client_ip, "timeoutSeconds", path, 1, MAX_AFFINITY_SECONDS) or DEFAULT_AFFINITY_SECONDS
 
 
-def _ports(spec: Mapping[str, Any]) -> tuple[ServicePort, ...]:
+def _ports(spec: Mapping[str, Any], kind: str, notes: list[str]) -> tuple[ServicePort, ...]:
     found: list[ServicePort] = []
     for index, item in enumerate(fields.sequence(spec, "ports", "spec.ports")):
         path = "spec.ports[%d]" % index
@@ -188,6 +192,8 @@ def _ports(spec: Mapping[str, Any]) -> tuple[ServicePort, ...]:
             raise fields.FieldError("%s.port is missing" % path)
         protocol = fields.choice(item, "protocol", path + ".protocol", ("TCP", "UDP", "SCTP"))
         node_port = fields.integer(item, "nodePort", path + ".nodePort", 0, 65535) or 0
+        if kind == "NodePort" and not node_port:
+            notes.append("ports[%d] has no nodePort, and nobody allocates one here: write a number" % index)
         found.append(
             ServicePort(
                 fields.text(item, "name", path + ".name"),

@@ -60,6 +60,7 @@ def present(
         "notes": [
             *unknown_node(engine.table, bool(reading.servers)),
             *undetected(engine.table),
+            *reading.notes,
             *all_notes(engine.table),
         ],
         "conflicts": [str(conflict) for conflict in engine.conflicts],

@@ -89,6 +89,8 @@ class Answers:
 
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong with this node's setup, one sentence each."""
+        if not self._sync_loop.started:
+            return self._problems()
         servers = (one.server for one in self._reporter.sources.values())
         return (
             *self._problems(),
@@ -143,10 +145,8 @@ class Answers:
             "leftOut": [f"Service {name}: {reason}" for name, reason in sorted(reporter.left_out.items())],
             "notes": [f"Service {name}: {note}" for name, notes in sorted(reporter.notes.items()) for note in notes],
             "conflicts": [str(conflict) for conflict in self._table.conflicts],
-            "problems": [
-                *self.problems(),
-                *(f"setting {key} has no meaning for kproxyd and is left aside" for key in settings.left_aside),
-            ],
+            "problems": list(self.problems()),
+            "leftAside": [f"setting {key} has no meaning for kproxyd and is left aside" for key in settings.left_aside],
             "residentBytes": memory.resident_bytes(),
         }
         return lambda: document

@@ -117,6 +117,11 @@ class ApiClient:
         """Return why renewed credentials are not in use, or "" if all is well."""
         return self._credentials.problem
 
+    @property
+    def credentials(self) -> Credentials:
+        """Return what requests are authorized with."""
+        return self._credentials
+
     def get_json(self, path: str, query: Mapping[str, str]) -> tuple[dict[str, Any], str]:
         """Return a decoded answer and the server that gave it. Raises ApiError."""
         response, server = self._open("GET", path, query, READ_SECONDS)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.api_client import CONNECT_SECONDS, ApiClient
@@ -11,6 +12,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.credenti
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import Sink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.reflector import Counters, Reflector
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.resources import watched
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.certificate import Validity
 
 
 class ApiSource:
@@ -45,6 +47,15 @@ class ApiSource:
             reflector.stop()
         for reflector in self._reflectors:
             reflector.join(CONNECT_SECONDS + 2)
+
+    def problems(self) -> tuple[str, ...]:
+        """Return what will end the connection if nobody looks after it."""
+        return tuple(filter(None, [self._client.credentials.ending(time.time())]))
+
+    @property
+    def validity(self) -> Validity | None:
+        """Return how long the client certificate in use is good; None without one."""
+        return self._client.credentials.validity
 
     @property
     def client(self) -> ApiClient:

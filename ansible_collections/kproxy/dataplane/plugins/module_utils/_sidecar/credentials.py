@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.certificate import Validity, validity
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.kubeconfig import (
     Kubeconfig,
     KubeconfigError,
@@ -60,6 +61,7 @@ class Credentials:
         self._signature: _Signature = ()
         self._token_signature: _Signature = ()
         self.problem = ""  # why the newest files are not in use; empty if they are
+        self._validity: Validity | None = None
 
     def access(self) -> Access:
         """Return what to connect with now.
@@ -79,6 +81,20 @@ class Credentials:
                 raise AssertionError("the first read either succeeds or raises")
             return self._access
 
+    @property
+    def validity(self) -> Validity | None:
+        """Return how long the client certificate in use is good; None without one."""
+        return self._validity
+
+    def ending(self, now: float) -> str:
+        """Return a sentence if the client certificate ends soon or has ended; "" otherwise."""
+        with self._lock:
+            config, until = self._config, self._validity
+        if config is None or until is None or not until.ends_soon(now):
+            return ""
+        file = config.client_certificate.path or f"in {self._path}"
+        return f"the client certificate {file} {until.describe(now)}: renew it"
+
     def _refresh(self) -> None:
         if self._access is None or _signature(self._files()) != self._signature:
             # Signed before reading: a change that comes in between is seen at the next look.
@@ -90,7 +106,8 @@ class Credentials:
             token_signature = _signature([config.token_file])
             try:
                 tls, authorization = _tls(config), _authorization(config)
-            except KubeconfigError as error:
+                until = _validity_of(config.client_certificate)
+            except (KubeconfigError, OSError) as error:
                 raise KubeconfigError(f"kubeconfig {self._path}: {error}") from error
             self._access = Access(
                 config.servers,
@@ -100,6 +117,7 @@ class Credentials:
                 self._access.generation + 1 if self._access else 1,
             )
             self._config, self._token_signature = config, token_signature
+            self._validity = until
             self._signature = kubeconfig_signature + files
             return
         if self._config is None:
@@ -128,6 +146,14 @@ def _signature(paths: Sequence[str]) -> _Signature:
         else:
             found.append((path, status.st_mtime_ns, status.st_size, status.st_ino))
     return tuple(found)
+
+
+def _validity_of(certificate: Material) -> Validity | None:
+    """Return how long a client certificate is good; the TLS library has just read the same file."""
+    if not certificate:
+        return None
+    with _file_of(certificate) as name, open(name, "rb") as stream:
+        return validity(stream.read())
 
 
 def _authorization(config: Kubeconfig) -> str:

@@ -42,7 +42,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sync_loo
 LOG = logging.getLogger("kproxyd")
 # The serving thread answers within milliseconds; this long means that it hangs.
 SERVING_STALL_SECONDS = 15.0
-# Longest sleep without a watchdog to feed; keeps the status line fresh.
+# Longest sleep without a watchdog to feed; keeps the status line fresh, and is how often problems are looked for.
 IDLE_SECONDS = 30.0
 
 
@@ -87,6 +87,8 @@ class Daemon:
         self._signal_reader, self._signal_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._status = ""
         self._announced = False
+        self._problems: frozenset[str] = frozenset()
+        self._look_at = 0.0
 
     def run(self) -> None:
         """Serve until told to stop. Raises OSError if an endpoint must be bound and cannot."""
@@ -102,6 +104,7 @@ class Daemon:
                 for key, _events in self._selector.select(self._timeout()):
                     key.data()
                 self._step()
+                self._look_for_problems()
                 self._feed_watchdog()
         finally:
             self._stop()
@@ -167,14 +170,26 @@ class Daemon:
         seconds = time.time() - self._parts.started_at
         self._parts.metrics.start_seconds.set(seconds)
         LOG.info("in step %.2f s after the start", seconds)
-        for problem in self._parts.answers.problems():
-            LOG.warning("%s", problem)
+        self._look_at = 0.0
         watch, missed = self._parts.watch_ruleset()
         self._watch(watch, lambda: self._ruleset_changed(watch))
         if missed:
             self._parts.sync_loop.foreign_change()
         self._parts.notifier.ready(self._parts.answers.headline())
         memory.settle()
+
+    def _look_for_problems(self) -> None:
+        """Say once what has come to be wrong with this node's setup, such as a certificate that is about to end."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + IDLE_SECONDS
+        problems = self._parts.answers.problems()
+        for problem in problems:
+            if problem not in self._problems:
+                LOG.warning("%s", problem)
+        self._problems = frozenset(problems)
+        self._parts.metrics.problems.set(len(problems))
 
     def _publish(self) -> None:
         """Hand what changed to the serving thread."""

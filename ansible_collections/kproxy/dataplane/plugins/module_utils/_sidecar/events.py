@@ -83,3 +83,6 @@ class Source(Protocol):
 
     def stop(self) -> None:
         """End the threads."""
+
+    def problems(self) -> tuple[str, ...]:
+        """Return what needs attention although the source works, one sentence each. Safe to call from any thread."""

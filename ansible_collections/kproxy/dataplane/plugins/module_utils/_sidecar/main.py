@@ -175,7 +175,11 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
         journal,
         lambda: {address.address for address in local_addresses()},
         dataplane.carriers,
-        lambda: (*dataplane.problems(), *(endpoint.failure for endpoint in endpoints if endpoint.failure)),
+        lambda: (
+            *dataplane.problems(),
+            *source.problems(),
+            *(endpoint.failure for endpoint in endpoints if endpoint.failure),
+        ),
         dataplane.outsiders,
     )
     tell.started(unpacked.version())

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpoints import ENDPOINTS, needless
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import (
     ApiObject,
     expand,
@@ -18,6 +19,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import KINDS
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.manifests import SUFFIXES, parse_bytes
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.unconnected import unconnected
 
 Identity = tuple[str, str, str]  # kind, namespace, name
 
@@ -59,6 +61,14 @@ class ManifestFolder:
         """Return the names of the files in use."""
         return tuple(self._files)
 
+    def holds(self, kind: str) -> bool:
+        """Return whether there is an object of a kind, as last reported."""
+        return any(key[0] == kind for key in self._reported)
+
+    def unconnected(self) -> tuple[str, ...]:
+        """Return which slices and Services, as last reported, lack one another."""
+        return tuple(unconnected(self._reported.values()))
+
     def put(self, name: str, content: bytes) -> None:
         """Take a file's new content; if it cannot be decoded, `problems` says why."""
         try:
@@ -86,11 +96,10 @@ class ManifestFolder:
                 parsed = parse(manifest)
             except Refusal as refusal:
                 key = identity(manifest) if isinstance(manifest, dict) else ("", "", "")
-                if not key[2]:
-                    key = (key[0], key[1], f"?{name}:{number}")  # nameless ones must not hide each other
-                read.refusals[key] = Refusal(
-                    refusal.kind, refusal.namespace, refusal.name, f"{refusal.reason} ({name})"
-                )
+                # Nameless ones must not hide each other.
+                named = refusal.name if key[2] else f"{number} of {name}"
+                refused = Refusal(refusal.kind, refusal.namespace, named, f"{refusal.reason} ({name})")
+                read.refusals[refused.identity] = refused
                 if key in before.objects and key not in read.objects:
                     read.objects[key] = before.objects[key]
                 continue
@@ -118,6 +127,8 @@ class ManifestFolder:
                     objects[key] = obj
                 else:
                     refusals[key] = Refusal(*key, f"is in {first} and in {name}; the one in {first} is used")
+        for identified in needless(refusals.values(), objects.values()):
+            del refusals[(ENDPOINTS, *identified)]
         return objects, refusals
 
     def everything(self) -> Iterator[tuple[str, tuple[ApiObject, ...], tuple[Refusal, ...]]]:
@@ -149,6 +160,5 @@ class ManifestFolder:
         withdrawn = [key for key in self._reported_refusals if key not in told]
         upserted += [objects[key] for key in withdrawn if key in objects and objects[key] is self._reported.get(key)]
         gone = dict.fromkeys(key for key in (*self._reported, *withdrawn) if key not in objects and key not in told)
-        deleted = tuple(key for key in gone if key[0] in KINDS)
         self._reported, self._reported_refusals = objects, told
-        return Difference(tuple(upserted), deleted, refused)
+        return Difference(tuple(upserted), tuple(gone), refused)

@@ -76,6 +76,14 @@ class ManifestsSource:
         os.close(self._wake_reader)
         os.close(self._wake_writer)
 
+    def problems(self) -> tuple[str, ...]:
+        """Return what of the manifests serves nobody."""
+        if not self._listed:
+            return ()
+        if not self._manifests.holds("Service"):
+            return (f"folder {self._folder} holds no Service, so nothing is served: write manifests into it",)
+        return self._manifests.unconnected()
+
     def _notifier(self) -> inotify.Inotify:
         if self._inotify is None:
             raise AssertionError("used before start()")

@@ -139,6 +139,7 @@ class Metrics:
         self.left_out = self._gauge("kproxy_left_out_services", "Services whose elements the kernel refuses")
         self.noted = self._gauge("kproxy_noted_services", "Services of whose objects some part is not served")
         self.conflicts = self._gauge("kproxy_conflicting_frontends", "Frontends that Services leave to older ones")
+        self.problems = self._gauge("kproxy_problems", "What needs attention in the setup; kproxyctl status names it")
         self.audits = self._counter("kproxy_audits_total", "Times the kernel was read back and compared")
         self.refused_objects = self._gauge("kproxy_refused_objects", "Objects refused now, by kind", ("kind",))
         self.source_connected = self._gauge("kproxy_source_connected", "1 while a list or watch works", ("kind",))

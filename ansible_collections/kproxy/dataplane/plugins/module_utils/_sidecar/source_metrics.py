@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.reflector import Counters
+    from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.certificate import Validity
 
 _TOTALS = (
     ("lists", "Complete lists read"),
@@ -66,7 +67,35 @@ class SourceCollector(Collector):
         yield success
 
 
+class Certified(Protocol):
+    """A source that may show a certificate to whom it asks."""
+
+    @property
+    def validity(self) -> Validity | None:
+        """Return how long the client certificate in use is good; None without one."""
+
+
+class CertificateCollector(Collector):
+    """Tells when the client certificate ends; nothing while there is none."""
+
+    def __init__(self, source: Certified) -> None:
+        self._source = source
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the family; called by the registry at each scrape."""
+        validity = self._source.validity
+        family = GaugeMetricFamily(
+            "kproxy_client_certificate_expiration_timestamp_seconds",
+            "Unix time at which the certificate that is shown to API servers ends",
+        )
+        if validity is not None:
+            family.add_metric([], validity.ends)
+        yield family
+
+
 def register(registry: CollectorRegistry, source: object) -> None:
-    """Show a source's counters in a registry; a source that does not count has none to show."""
+    """Show a source's counters and certificate in a registry; a source without them has none to show."""
     if hasattr(source, "counters"):
         registry.register(SourceCollector(source))
+    if hasattr(source, "validity"):
+        registry.register(CertificateCollector(source))

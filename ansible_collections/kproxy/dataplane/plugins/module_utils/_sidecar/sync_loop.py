@@ -290,7 +290,7 @@ class SyncLoop:
     def _delete(self, identity: Identity, received: float, changes: list[Change]) -> None:
         kind, namespace, name = identity
         self.refusals.pop(identity, None)
-        if (namespace, name) not in self._known[kind]:
+        if (namespace, name) not in self._known.get(kind, ()):
             return
         self._known[kind].discard((namespace, name))
         changes.append(Delete(kind, namespace, name))

@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig, overridden_name
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpoints import ENDPOINTS
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.api_server import read_cluster
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.connection import from_options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.manifests import read_manifests
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.reading import Reading, read_documents
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.unconnected import unconnected
 
 NODE_OPTIONS: dict[str, Any] = {
     "node_name": {"type": "str"},
@@ -53,23 +55,26 @@ def has_source(options: Mapping[str, Any]) -> bool:
 def read_source(options: Mapping[str, Any], node_name: str) -> Reading:
     """Read everything the options point at. Raises SourceError."""
     if options.get("objects") is not None:
-        return _of_ours(read_documents(options["objects"]))
+        return _written_by_hand(read_documents(options["objects"]))
     if options.get("manifests"):
-        return _of_ours(read_documents(read_manifests(options["manifests"])))
+        return _written_by_hand(read_documents(read_manifests(options["manifests"])))
     # Certificates embedded in a kubeconfig have to be files for the TLS library; the folder is readable by us alone.
     with tempfile.TemporaryDirectory(prefix="kproxy-") as folder:
         connection = from_options(options, folder)
         return replace(read_documents(read_cluster(connection, node_name)), servers=connection.servers)
 
 
-def _of_ours(reading: Reading) -> Reading:
-    """Return what was read, unless all of it is somebody else's: then the wrong place was named. Raises SourceError."""
-    if reading.others and not reading.objects and not reading.refusals:
+def _written_by_hand(reading: Reading) -> Reading:
+    """Return what was read, with what is not connected in it.
+
+    Raises SourceError if all of it is somebody else's: then the wrong place was named.
+    """
+    if reading.others and not reading.objects and all(one.kind == ENDPOINTS for one in reading.refusals):
         raise SourceError(
             f"none of the {reading.others} objects is a Service, EndpointSlice, Node or ServiceCIDR, so every Service "
             "would go: name the place of the right ones; to remove everything use state=absent"
         )
-    return reading
+    return replace(reading, notes=tuple(unconnected(reading.objects)))
 
 
 def proxy_config(options: Mapping[str, Any]) -> ProxyConfig:

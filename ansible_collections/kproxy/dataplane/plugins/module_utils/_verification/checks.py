@@ -135,6 +135,13 @@ def _objects(evidence: Evidence) -> tuple[str, str]:
     return _claim(not refused, "every object was understood", f"{len(refused)} refused, see kproxyctl status", WARN)
 
 
+def _attention(evidence: Evidence) -> tuple[str, str]:
+    if not evidence.status:
+        return SKIP, "the sidecar was not asked"
+    problems = [str(problem) for problem in evidence.status.get("problems") or ()]
+    return _claim(not problems, "the sidecar has no complaint", "; ".join(problems), WARN)
+
+
 def _agreement(evidence: Evidence) -> tuple[str, str]:
     if not evidence.agreement:
         return SKIP, "the sidecar was not asked"
@@ -221,6 +228,7 @@ CHECKS: tuple[tuple[str, Callable[[Evidence], tuple[str, str]]], ...] = (
     ("node is eligible", _eligible),
     ("node is ready", _ready),
     ("every object was understood", _objects),
+    ("setup needs no attention", _attention),
     ("kernel holds what is wanted", _agreement),
     ("cluster IPs from the node", _dialled(_kind("cluster-ip", node=True))),
     ("cluster IPs from pods", _dialled(_kind("cluster-ip", node=False))),

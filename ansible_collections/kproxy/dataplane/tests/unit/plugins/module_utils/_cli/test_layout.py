@@ -64,6 +64,7 @@ def test_an_empty_answer_is_a_sentence(lay_out: Any) -> None:
         ({"leftOut": ["Service a/b: EINVAL"]}, "in step", ["the kernel refuses Service a/b: EINVAL"]),
         ({"sources": [{"kind": "Node", "detail": "401"}]}, "in step", ["Node: 401"]),
         ({"notes": ["n"], "conflicts": ["c"], "problems": ["p"]}, "in step", ["n", "c", "p"]),
+        ({"problems": ["p"], "leftAside": ["l"]}, "in step", ["p", "l"]),
     ],
 )
 def test_status_begins_with_the_verdict_and_ends_with_what_needs_attention(

@@ -111,12 +111,43 @@ def test_a_name_of_253_characters_and_a_hundred_ports_are_fine() -> None:
     [
         ({"type": "ExternalName", "clusterIP": ""}, {}),
         ({"clusterIP": "None"}, {}),
-        ({"clusterIP": ""}, {}),
+        ({"clusterIP": ""}, {"labels": {"service.kubernetes.io/service-proxy-name": "other"}}),
         ({}, {"labels": {"service.kubernetes.io/service-proxy-name": ""}}),
     ],
 )
 def test_what_is_not_ours_to_proxy(spec: dict[str, Any], metadata: dict[str, Any]) -> None:
     assert not parsed_service(spec, **metadata).proxied
+
+
+ENDPOINTS = {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "web"}}
+LEADER = {"name": "scheduler", "annotations": {"control-plane.alpha.kubernetes.io/leader": "{}"}}
+
+
+def test_endpoints_are_refused_with_what_to_write_instead() -> None:
+    with pytest.raises(Refusal, match=r"^Endpoints default/web: .*EndpointSlice.*kubernetes\.io/service-name: web"):
+        parse(ENDPOINTS)
+    assert parse({**ENDPOINTS, "metadata": LEADER}) is None, "what a leader was elected by"
+    assert parse({**ENDPOINTS, "apiVersion": "example.org/v1"}) is None, "somebody else's kind"
+
+
+NOBODY_ALLOCATES = [
+    ({"clusterIP": ""}, "write an address, or None"),
+    ({"clusterIP": None}, "write an address, or None"),
+]
+
+
+@pytest.mark.parametrize(("spec", "words"), NOBODY_ALLOCATES)
+def test_a_cluster_ip_that_nobody_allocates(spec: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refusal, match=words):
+        parsed_service(spec)
+
+
+def test_a_node_port_that_nobody_allocates_is_noted() -> None:
+    ports = [{"name": "a", "port": 80}, {"name": "b", "port": 81, "nodePort": 30081}]
+    assert parsed_service({"type": "NodePort", "ports": ports}).notes == (
+        "ports[0] has no nodePort, and nobody allocates one here: write a number",
+    )
+    assert parsed_service({"type": "LoadBalancer", "ports": ports}).notes == ()
 
 
 def test_values_of_a_family_that_the_service_lacks_are_left_out_and_noted() -> None:

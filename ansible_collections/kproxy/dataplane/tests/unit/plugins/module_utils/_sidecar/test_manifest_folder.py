@@ -34,6 +34,11 @@ def bad(name: str) -> dict[str, Any]:
     return service(name, ports=[{"port": 70000}])
 
 
+ENDPOINTS = {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "web", "namespace": "shop"}}
+SLICE = {
+    "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+    "metadata": {"name": "web-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "web"}},
+}  # fmt: skip
 NAMES = [
     ("a.yaml", True), ("a.yml", True), ("a.json", True), ("a", False), (".a.yaml", False), (".a.yaml.swp", False),
     ("a.yaml~", False), ("#a.yaml#", False), ("#a.yaml", False), ("4913", False), ("a.yaml.bak", False),
@@ -84,7 +89,8 @@ STORIES: list[tuple[str, list[tuple[Step, set[str], set[str], dict[str, str]]]]]
             (("a.yaml", text(bad("web"), service("db", "10.96.0.12"))), set(), set(), {}),
             (("a.yaml", text(service("web"), service("db", "10.96.0.12"))), {"web"}, set(), {}),
             (("a.yaml", text(bad("new"))), set(), {"web", "db"}, {"new": "a.yaml"}),
-            (("a.yaml", b"[]"), set(), {"new"}, {"?": "not an object"}),
+            (("a.yaml", b"[]"), set(), {"new"}, {"1 of a.yaml": "not an object"}),
+            (("a.yaml", b""), set(), {"1 of a.yaml"}, {}),
         ],
     ),
     (
@@ -101,6 +107,28 @@ STORIES: list[tuple[str, list[tuple[Step, set[str], set[str], dict[str, str]]]]]
             (("a.yaml", text(service("web"))), {"web"}, set(), {}),
             (("b.yaml", text(service("web"))), set(), set(), {"web": "is in a.yaml and in b.yaml"}),
             (("b.yaml", None), {"web"}, set(), {}),
+        ],
+    ),
+    (
+        "what has no name is told apart, and taken back",
+        [
+            (("a.yaml", text(bad(""), bad(""))), set(), set(), dict.fromkeys(["1 of a.yaml", "2 of a.yaml"], "missing")),
+            (("a.yaml", text(bad(""))), set(), {"2 of a.yaml"}, {}),
+        ],
+    ),
+    (
+        "a mistaken kind is taken back",
+        [
+            (("a.yaml", text({**service("web"), "kind": "service"})), set(), set(), {"web": "kind: Service"}),
+            (("a.yaml", text(service("web"))), {"web"}, {"web"}, {}),
+        ],
+    ),
+    (
+        "Endpoints are refused until a slice says the same",
+        [
+            (("a.yaml", text(service("web"), ENDPOINTS)), {"web"}, set(), {"web": "write an EndpointSlice"}),
+            (("b.yaml", text(SLICE)), {"web-1"}, {"web"}, {}),
+            (("b.yaml", None), set(), {"web-1"}, {"web": "write an EndpointSlice"}),
         ],
     ),
     (

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.reflector import Counters
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.source_metrics import register
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.certificate import Validity
 
 
 class Books:
@@ -42,4 +43,18 @@ def test_counters_are_read_at_each_scrape() -> None:
 def test_a_source_that_does_not_count_shows_nothing() -> None:
     registry = CollectorRegistry()
     register(registry, object())
+    assert samples(registry) == {}
+
+
+class Certified:
+    """A source that shows a certificate, or none."""
+
+    validity: Validity | None = Validity(0, 1700000000.0)
+
+
+def test_the_end_of_the_client_certificate_is_shown_while_there_is_one() -> None:
+    registry, source = CollectorRegistry(), Certified()
+    register(registry, source)
+    assert samples(registry) == {"kproxy_client_certificate_expiration_timestamp_seconds": 1700000000.0}
+    source.validity = None
     assert samples(registry) == {}

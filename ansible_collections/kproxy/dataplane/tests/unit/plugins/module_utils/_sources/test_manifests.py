@@ -98,8 +98,11 @@ def test_a_node_without_yaml_reads_json_and_says_what_to_do(tmp_path: Path, monk
         manifests.read_manifests(str(tmp_path))
 
 
+NONE = {"clusterIP": "None"}
+
+
 def test_a_bad_object_costs_only_itself() -> None:
-    good = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}, "spec": {}}
+    good = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}, "spec": NONE}
     bad = {**good, "metadata": {"name": "old", "namespace": "shop"}, "spec": {"clusterIP": "10.96.0.300"}}
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
     reading = read_documents([{"kind": "List", "items": [good, bad]}, other, "nonsense"])
@@ -122,3 +125,46 @@ def test_the_wrong_place_is_not_taken_for_an_empty_cluster(tmp_path: Path) -> No
     (tmp_path / "web.json").write_text(json.dumps(DEPLOYMENT))
     with pytest.raises(SourceError, match="none of the 1 objects is a Service"):
         module_options.read_source({"manifests": str(tmp_path)}, "n1")
+    with pytest.raises(SourceError, match="none of the 1 objects is a Service"):
+        module_options.read_source({"objects": [made("Endpoints")]}, "n1")
+
+
+def made(kind: str, name: str = "web", **more: Any) -> dict[str, Any]:
+    version = "discovery.k8s.io/v1" if kind == "EndpointSlice" else "v1"
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **more}
+
+
+def slice_of(service: str, address_type: str = "IPv4") -> dict[str, Any]:
+    return slice_with({"kubernetes.io/service-name": service}, address_type)
+
+
+def slice_with(labels: dict[str, str], address_type: str = "IPv4") -> dict[str, Any]:
+    return {**made("EndpointSlice", addressType=address_type), "metadata": {"name": "web-1", "labels": labels}}
+
+
+SERVED = made("Service", spec={"clusterIP": "10.96.0.1"})
+HEADLESS = made("Service", spec=NONE)
+# objects, what is refused of them, and what is noted
+CONNECTIONS: list[tuple[str, list[dict[str, Any]], list[str], list[str]]] = [
+    ("all there", [SERVED, slice_of("web")], [], []),
+    ("Endpoints alone", [SERVED, made("Endpoints")], ["Endpoints default/web"], ["no EndpointSlice names"]),
+    ("Endpoints of nothing", [SERVED, slice_of("web"), made("Endpoints", "db")], ["Endpoints default/db"], []),
+    ("mirrored", [made("Endpoints"), SERVED, slice_of("web")], [], []),
+    ("headless", [made("Endpoints"), HEADLESS], [], []),
+    ("no slice", [SERVED], [], ["no EndpointSlice names Service default/web, so its clients are refused"]),
+    ("headless without a slice", [HEADLESS], [], []),
+    ("no Service", [slice_of("web")], [], ["EndpointSlice default/web-1 names Service default/web, which is not"]),
+    ("no label", [slice_with({})], [], ["EndpointSlice default/web-1 names no Service: write the label"]),
+    ("no label needed", [slice_with({"service.kubernetes.io/headless": ""})], [], []),
+    ("names", [slice_of("web", "FQDN"), SERVED], [], ["no EndpointSlice names Service default/web"]),
+]
+
+
+@pytest.mark.parametrize(("story", "objects", "refused", "notes"), CONNECTIONS, ids=[row[0] for row in CONNECTIONS])
+def test_what_nobody_makes_among_manifests_is_missed(
+    story: str, objects: list[dict[str, Any]], refused: list[str], notes: list[str]
+) -> None:
+    reading = module_options.read_source({"objects": objects}, "n1")
+    assert [str(refusal).partition(":")[0] for refusal in reading.refusals] == refused
+    assert len(reading.notes) == len(notes)
+    assert all(note.startswith(words) for note, words in zip(reading.notes, notes))

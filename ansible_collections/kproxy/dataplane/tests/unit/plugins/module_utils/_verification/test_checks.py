@@ -107,6 +107,7 @@ BAD = [
     ("sources are connected", {"status": {**STATUS, "sources": [{"kind": "Node", "connected": False}]}}, "fail"),
     ("node is eligible", {"status": {**STATUS, "nodeEligible": False}}, "warn"),
     ("every object was understood", {"status": {**STATUS, "refused": ["x"]}}, "warn"),
+    ("setup needs no attention", {"status": {**STATUS, "problems": ["the client certificate ends"]}}, "warn"),
     ("kernel holds what is wanted", {"agreement": {"agrees": False, "elements": 2}}, "fail"),
     ("NodePorts", {"probe": {"results": [row("node-port", wrong=["was led nowhere"])]}}, "fail"),
     ("cluster DNS", {"probe": {"results": [row("cluster-ip", "kube-system/kube-dns:dns", wrong=["x"])]}}, "fail"),
