@@ -15,7 +15,8 @@ from devtools.molecule import scenarios
 PYTEST = ["pytest", "--color=no", "-p", "no:cacheprovider"]
 DEV = [sys.executable, "-m", "devtools"]
 
-#: Lanes: stages that read code keep one processor busy, those that send packets mostly wait.
+#: Lanes, about equally long: one keeps a processor busy, with the code at first and then with the corpora, each case in
+#: a world of its own; in the other are the tests of namespaces and lab nodes, which mostly wait.
 CODE = "code"
 PACKETS = "packets"
 
@@ -102,12 +103,6 @@ STAGES = [
     Stage("unit", "tables of cases, no kernel", unit_tests),
     Stage("packets", "real packets, tables and programs in namespaces", packet_tests, PACKETS),
     Stage("corpus-model", "the corpus against the service table", of([*DEV, "conformance", "--backend", "model"])),
-    Stage(
-        "corpus-nft", "the corpus with packets through nftables", of([*DEV, "conformance", "--backend", "nft"]), PACKETS
-    ),
-    Stage(
-        "corpus-ebpf", "the corpus with packets through eBPF", of([*DEV, "conformance", "--backend", "ebpf"]), PACKETS
-    ),
     Stage("ansible-lint", "roles and playbooks, production profile", of(["ansible-lint", "--offline", "--strict"])),
     Stage("syntax", "playbooks with all inventories, on both cores", playbook_syntax),
     Stage(
@@ -123,5 +118,7 @@ STAGES = [
     ),
     Stage("sanity", "ansible-test sanity on both cores", on_both_cores(["sanity"])),
     Stage("ansible-units", "ansible-test units on both cores", on_both_cores(["units"])),
+    Stage("corpus-nft", "the corpus with packets through nftables", of([*DEV, "conformance", "--backend", "nft"])),
+    Stage("corpus-ebpf", "the corpus with packets through eBPF", of([*DEV, "conformance", "--backend", "ebpf"])),
     Stage("molecule", "scenarios on lab nodes: converge, idempotence, verify", molecule_scenarios, PACKETS),
 ]

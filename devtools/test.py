@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from devtools.bootstrap import BootstrapError
 from devtools.stages import STAGES, Stage, Work
 
-# What pytest, the corpus runner and ansible-test's units print at their end.
+# What pytest, the corpus runner and ansible-test's units print at their end; molecule frames it and cuts it short.
+CLOSING = re.compile(r"^=*\s*\d+ [a-z]+(, \d+ [a-z]+)*( in \d+\.?\d*s.*)?$")
 COUNT = re.compile(r"\b(\d+) (passed|failed|skipped|xfailed|xpassed|errors?)\b")
-TAIL_CHARACTERS = 4096
 
 # What names a failure in the output of pytest, Ansible, molecule and the compilers; colours and frames go first.
 DECORATION = re.compile(r"\x1b\[[0-9;]*m|^[\s│]+")
@@ -45,24 +45,24 @@ class Result:
     failures: tuple[str, ...] = ()
 
 
-def count_line(text: str) -> str:
-    """Return the last line that counts tests, or nothing."""
-    lines = [line for line in text.splitlines() if COUNT.search(line) and re.search(r"\b(passed|failed)\b", line)]
-    return lines[-1] if lines else ""
+def plain_lines(text: str) -> list[str]:
+    """Return the lines that are not empty, without colours and frames."""
+    lines = [DECORATION.sub("", DECORATION.sub("", line)).rstrip() for line in text.splitlines()]
+    return [line for line in lines if line]
 
 
 def counted(text: str) -> Counter[str]:
-    """Return the counts of the last line that has any, errors among the failures."""
+    """Return the sum of all closing lines, since one command may run tests several times; errors are failures."""
     counts: Counter[str] = Counter()
-    for number, outcome in COUNT.findall(count_line(text)):
-        counts["failed" if outcome.startswith("error") else outcome] += int(number)
+    for line in plain_lines(text):
+        for number, outcome in COUNT.findall(line) if CLOSING.match(line) else ():
+            counts["failed" if outcome.startswith("error") else outcome] += int(number)
     return counts
 
 
 def telling(text: str) -> list[str]:
     """Return the lines that name failures, the first of them if they are many; the last lines if there are none."""
-    lines = [DECORATION.sub("", DECORATION.sub("", line)).rstrip() for line in text.splitlines()]
-    lines = [line for line in lines if line]
+    lines = plain_lines(text)
     named = list(dict.fromkeys(line for line in lines if TELLING.search(line)))
     return named[:TOLD_LINES] or lines[-LAST_LINES:]
 
@@ -137,7 +137,7 @@ def run_stage(stage: Stage, lines: Lines) -> Result:
         for work in works:
             succeeded, printed = run_work(work, lines)
             passed &= succeeded
-            counts += counted(printed[-TAIL_CHARACTERS:])
+            counts += counted(printed)
             if not succeeded:
                 failures.append("\n  ".join([shown(work), *telling(printed)]))
     except (BootstrapError, OSError, subprocess.CalledProcessError) as error:

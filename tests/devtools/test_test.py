@@ -16,7 +16,10 @@ CLOSING_LINES = [
     ("pytest",          "=== 1 failed, 3 passed, 2 skipped in 0.1s ===",     {"failed": 1, "passed": 3, "skipped": 2}),
     ("pytest, errors",  "=== 3 passed, 1 error in 0.1s ===",                 {"passed": 3, "failed": 1}),
     ("corpus",          "12 passed, 0 failed, 1 skipped",                    {"passed": 12, "skipped": 1}),
-    ("the last counts", "== 1 failed, 1 passed in 1s ==\n5 passed in 2s\nx", {"passed": 5}),
+    ("several runs",    "== 1 failed, 1 passed in 1s ==\n5 passed in 2s\nx", {"failed": 1, "passed": 6}),
+    ("framed",          "  \x1b[2m│\x1b[0m ===== \x1b[32m413 passed\x1b[0m in 32.34s\n │  ==", {"passed": 413}),
+    ("with warnings",   "=== 3 passed, 1 warning in 65.10s (0:01:05) ===",      {"passed": 3}),
+    ("a sentence",      "2 passed on the road, 3 failed to",                    {}),
     ("none",            "all checks passed!\nskipped 3 files",               {}),
 ]  # fmt: skip
 

@@ -112,7 +112,7 @@ STORIES: list[tuple[str, list[tuple[Step, set[str], set[str], dict[str, str]]]]]
     (
         "what has no name is told apart, and taken back",
         [
-            (("a.yaml", text(bad(""), bad(""))), set(), set(), dict.fromkeys(["1 of a.yaml", "2 of a.yaml"], "missing")),
+            (("a.yaml", text(bad(""), bad(""))), set(), set(), {"1 of a.yaml": "missing", "2 of a.yaml": "missing"}),
             (("a.yaml", text(bad(""))), set(), {"2 of a.yaml"}, {}),
         ],
     ),
