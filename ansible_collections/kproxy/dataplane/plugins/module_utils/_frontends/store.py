@@ -97,8 +97,8 @@ class Store:
 
     def _replace_slice(self, identity: tuple[str, str], piece: EndpointSlice | None, touched: Touched) -> None:
         known = self._slice_by_name.get(identity)
-        # The trigger time says when a change happened, not what it is.
-        changed = known is None or piece is None or known[:6] != piece[:6]
+        # The trigger time says when a change happened, not what it is. What is noted is told to people.
+        changed = known is None or piece is None or known[:6] != piece[:6] or known.notes != piece.notes
         if known is not None:
             key = (known.namespace, known.service)
             self._slices[key] = tuple([other for other in self._slices[key] if other is not known])

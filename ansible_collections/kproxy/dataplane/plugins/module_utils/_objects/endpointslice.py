@@ -83,8 +83,8 @@ def parse_endpointslice(
         return EndpointSlice(namespace, name, "", 0, (), (), "", () if named else (note,))
     notes: list[str] = []
     endpoints: list[SliceEndpoint] = []
-    for item in fields.sequence(manifest, "endpoints", "endpoints"):
-        endpoint = _endpoint(item, len(endpoints), width, notes)
+    for index, item in enumerate(fields.sequence(manifest, "endpoints", "endpoints")):
+        endpoint = _endpoint(item, index, width, notes)
         if endpoint is not None:
             endpoints.append(endpoint)
     return EndpointSlice(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.api_address import through_services
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.notes import node_notes
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.undetected import undetected
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.unknown_node import unknown_node
@@ -96,6 +97,7 @@ class Answers:
             *self._problems(),
             *unknown_node(self._table, self._about.settings.source == "api"),
             *undetected(self._table),
+            *node_notes(self._table),
             *through_services(servers, self._table),
         )
 

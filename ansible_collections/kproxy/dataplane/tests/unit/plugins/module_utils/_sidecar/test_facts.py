@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.notes import all_notes, node_notes
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import parse_address
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Delete, Upsert, parse
@@ -208,6 +210,51 @@ def test_what_is_not_served_is_noted_until_it_is_put_right() -> None:
     assert slice_note.startswith("EndpointSlice web-1: ")
     world.put(service(), slice_of(("10.244.1.5", "n1", "ready")))
     assert world.tracker.facts(LOCAL).notes == {}
+
+
+def test_a_note_alone_is_a_change() -> None:
+    world = World()
+    world.put(service(), slice_of(("10.244.1.5", "n1", "ready")))
+    world.put(slice_of(("10.244.1.5", "n1", "ready"), ("fd00::5", "n1", "ready"), ("fd00::6", "n1", "ready")))
+    assert [note.partition(": fd00")[0] for note in world.tracker.facts(LOCAL).notes["shop/web"]] == [
+        "EndpointSlice web-1: endpoints[1]",
+        "EndpointSlice web-1: endpoints[2]",
+    ]
+    world.put(slice_of(("10.244.1.5", "n1", "ready")))
+    assert world.tracker.facts(LOCAL).notes == {}
+
+
+PORT = {"name": "http", "protocol": "TCP", "port": 80}
+UNMATCHED = [
+    ([PORT], ""),
+    ([{**PORT, "name": "web"}], "port http/TCP has no endpoint in IPv4: .* they have web/TCP$"),
+    ([{**PORT, "protocol": "UDP"}, {"port": 1}], r"have \(unnamed\)/TCP, http/UDP$"),
+    ([{"name": "http"}], "have none with a number$"),
+    ([], "have none with a number$"),
+]
+
+
+@pytest.mark.parametrize(("ports", "words"), UNMATCHED)
+def test_ports_that_no_slice_has_are_noted(ports: list[dict[str, Any]], words: str) -> None:
+    world = World()
+    world.put(service(ports=[PORT]), {**slice_of(("10.244.1.5", "n1", "ready")), "ports": ports})
+    notes = world.tracker.facts(LOCAL).notes.get("shop/web", ())
+    assert len(notes) == bool(words)
+    assert all(re.search(words, note) for note in notes)
+
+
+def test_a_service_without_endpoints_has_nothing_to_note() -> None:
+    world = World()
+    world.put(service(), {**slice_of(), "ports": None})
+    assert world.tracker.facts(LOCAL).notes == {}
+
+
+def test_what_of_the_node_is_left_out_is_noted() -> None:
+    world = World()
+    assert node_notes(world.table) == []
+    world.put(node(podCIDRs=["10.244.1.0/24", "10.244.2.0/33"]))
+    assert [note.partition(":")[0] for note in node_notes(world.table)] == ["Node n1"]
+    assert all_notes(world.table) == node_notes(world.table)
 
 
 def test_more_endpoints_than_the_backend_has_room_for_are_noted() -> None:
