@@ -10,6 +10,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layo
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import TABLES
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import tc
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_flow_filter import FlowFilter
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet, load_programs
 
 OBJECT = object_file.parse(programs.unpack(tc.OBJECT))
@@ -18,7 +19,10 @@ CPUS = 1024
 
 
 class Programs:
-    """Loading is slow, so tests share the programs and empty the maps between them."""
+    """Loading is slow, so tests share the programs and empty the maps between them.
+
+    The filter is in use: a flow that was entered without its byte is not found.
+    """
 
     def __init__(self, constants: Mapping[str, int]) -> None:
         size = layout.table_value_size(constants.get("table_size", 0))
@@ -29,10 +33,18 @@ class Programs:
     def empty(self) -> None:
         """Make all maps as they were, but for the settings."""
         for name, held in self.maps.maps.items():
-            if name not in ("settings", "reasons", "refusals", "xdp_packets"):
+            if name not in ("settings", "reasons", "refusals", "xdp_packets", "flow_filter"):
                 held.delete(list(held.dump()))
+        with self.filter() as opened:
+            for array in (0, 1):
+                opened.clear(array)
+            opened.read_from(0)
         for index in range(len(layout.REASONS)):
             bpf.map_update(self.maps["reasons"].fd, index.to_bytes(4, "little"), bytes(8 * CPUS))
+
+    def filter(self) -> FlowFilter:
+        """Open the filter in front of the flow tables."""
+        return FlowFilter(self.maps["flow_filter"])
 
     def reason(self, name: str) -> int:
         """Return a counter of what was refused or dropped."""

@@ -17,6 +17,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layo
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_backend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_flow_filter import FlowFilter
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_migration import generations
 from devtools.waiting import eventually
 from tests.packets.ebpf.one_node import CLUSTER_IP, NODE, POD, World, objects, slices
@@ -161,7 +162,11 @@ def larger_maps(world: World, patch: pytest.MonkeyPatch, number: int) -> EbpfBac
 
 
 def another_layout(world: World, patch: pytest.MonkeyPatch, number: int) -> EbpfBackend:
-    """A version whose maps are laid out in another way, but for what the programs learn."""
+    """A version whose maps are laid out otherwise, but for what the programs learn. Once there was no filter."""
+    if number == 0:
+        with FlowFilter(world.backend.plane.maps["flow_filter"]) as held:
+            held.stop()
+        patch.setattr(layout, "LEARNED_SINCE", {**layout.LEARNED_SINCE, "flow_filter": 100})
     patch.setattr(layout, "SCHEMA", number + 100)
     return fresh(world)
 
@@ -188,6 +193,8 @@ def test_nothing_is_lost(
                 engine.sync()
             assert sorted(backend.plane.attached()) == hooks
             assert list(generations(backend.plane.directory)) == [number + 1 if way is larger_maps else 0]
+            with FlowFilter(backend.plane.maps["flow_filter"]) as held:
+                assert held.in_use
             traffic.wait()
         assert traffic.lost == []
     finally:

@@ -99,7 +99,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_devic
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_socket_address
 
 #: Maps of another kind than hash have no entries to count.
-UNCOUNTED = ("settings", "reasons", "xdp_packets")
+UNCOUNTED = ("settings", "reasons", "refusals", "xdp_packets", "flow_filter")
 
 
 def read(plane: Dataplane) -> dict[str, Any]:

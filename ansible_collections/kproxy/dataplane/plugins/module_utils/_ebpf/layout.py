@@ -12,11 +12,15 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flow_filter
+
 SCHEMA = 2
 
 #: Maps that the programs fill, and the schema since which their layout is what it is: from there on they are taken over
 #: by the programs of another version, so that connections outlive an upgrade.
-LEARNED_SINCE = {"affinity4": 1, "affinity6": 1, "sockets4": 1, "sockets6": 1, "flows4": 1, "flows6": 1}
+#: The filter goes wherever flows go: programs of two versions that share flows must share it, or none of them asks it.
+LEARNED_SINCE = {"affinity4": 1, "affinity6": 1, "sockets4": 1, "sockets6": 1, "flows4": 1, "flows6": 1,
+                 "flow_filter": 2}  # fmt: skip
 
 #: Where everything is pinned, unless told otherwise: a folder on a BPF file system.
 DEFAULT_ROOT = "/sys/fs/bpf/kproxy"
@@ -235,6 +239,7 @@ SIZES: dict[str, tuple[int, int]] = {
     "sockets4": (16, 12),
     "sockets6": (32, 24),
     "settings": (4, 40),
+    "flow_filter": (4, flow_filter.VALUE_SIZE),
     "tables4": (4, 8),
     "tables6": (4, 8),
 }

@@ -30,6 +30,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states import MapRow, read_rows
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError, FrontendState
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_departures import end_departed
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flow_filter import keep_filter
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flows import collect
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_node import entries_here, settings_here
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import DEFAULTS, SNAT, Options
@@ -77,6 +78,7 @@ class EbpfBackend:
             self.options = options._replace(forwarding=SNAT)
         self._refusal_problem = ""
         self._departure_problem = ""
+        self._filter_problem = ""
         self._families = families
         self._nftables = NftablesBackend(families, nft)
         self._shared = False
@@ -94,7 +96,8 @@ class EbpfBackend:
     @property
     def problems(self) -> list[str]:
         """What this backend cannot do here, one sentence each."""
-        found = [text for text in (self._refusal_problem, self._departure_problem, self._forwarding_problem) if text]
+        own = (self._refusal_problem, self._departure_problem, self._forwarding_problem, self._filter_problem)
+        found = [text for text in own if text]
         return found + [text for _name, text in sorted(self.plane.xdp.problems.items())]
 
     # -- plans ------------------------------------------------------------------------------------------------------
@@ -206,6 +209,7 @@ class EbpfBackend:
             self.plane.attach_devices(swap=True)
             self.plane.retire_old()
             self._attached = self._current = True
+            self._use_flow_filter()
         # Behind the programs: those of an earlier version need the tables that they came with.
         self._follow_cluster_ips(plan)
         # Last: after a switch from nftables its tables go on serving until the programs do.
@@ -214,6 +218,14 @@ class EbpfBackend:
         if plan.departures and self._rules is not None:
             self._departure_problem = end_departed(self.plane, self.books, self._rules)
             self._swept = True
+
+    def _use_flow_filter(self) -> None:
+        try:
+            keep_filter(self.plane)
+            self._filter_problem = ""
+        except OSError as error:
+            # Slower, but nothing else.
+            self._filter_problem = "every packet is looked up in the flow tables: %s" % error
 
     def _follow_cluster_ips(self, plan: EbpfPlan) -> None:
         """Keep the cluster IPs whose pings the kernel refuses in step. A failure leaves them to upkeep or an audit."""

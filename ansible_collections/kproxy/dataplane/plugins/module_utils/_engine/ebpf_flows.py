@@ -8,6 +8,7 @@ import time
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flow_filter import keep_filter
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import Dataplane
 
 _FAMILIES = (4, 6)
@@ -21,7 +22,10 @@ class Collected(NamedTuple):
 
 
 def collect(plane: Dataplane) -> Collected:
-    """Remove entries of connections that have ended or idled out."""
+    """Remove entries of connections that have ended or idled out, and what they have left in the filter.
+
+    Raises OSError.
+    """
     removed = left = 0
     for family in _FAMILIES:
         opened = plane.maps["flows%d" % family]
@@ -30,4 +34,5 @@ def collect(plane: Dataplane) -> Collected:
         opened.delete(ended)
         removed += len(ended)
         left += len(held) - len(ended)
+    keep_filter(plane, left)
     return Collected(removed, left)

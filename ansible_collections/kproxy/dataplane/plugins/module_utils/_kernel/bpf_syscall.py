@@ -101,11 +101,13 @@ def _fd(command: int, attributes: bytes) -> int:
     return descriptor
 
 
-def map_create(name: str, kind: int, key_size: int, value_size: int, max_entries: int, flags: int = 0) -> int:
-    """Create a map; `name` is cut to 15 characters."""
+def map_create(
+    name: str, kind: int, key_size: int, value_size: int, max_entries: int, flags: int = 0, inner: int = 0
+) -> int:
+    """Create a map; `name` is cut to 15 characters. inner: of a map of maps, one like those it will hold."""
     return _fd(
         MAP_CREATE,
-        struct.pack("=IIIIIIi16s", kind, key_size, value_size, max_entries, flags, 0, 0, name.encode("ascii")[:15])
+        struct.pack("=IIIIIIi16s", kind, key_size, value_size, max_entries, flags, inner, 0, name.encode("ascii")[:15])
         + b"\0" * 24,
     )
 

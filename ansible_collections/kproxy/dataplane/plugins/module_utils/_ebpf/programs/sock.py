@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 COMPILER = "clang 14"
-SOURCE_SHA256 = "87c8f84a6a7972f842c9cc86fbd8c8d9808b5cc62d6576db53f4e9b27533a271"
+SOURCE_SHA256 = "4e840be0067da6a1046bc7dd5cacc8cc6860449d1f6fd6f3a9c63723cbb1f21f"
 OBJECT = """
 c-rlK4|rThb?@DkWJ$K;$bTd&wqsTaxLP4AyV7c{IChZZKe2;iDYh&W2eZ0ft-Xq5X{D7D$xc8{8xVQ$>Hq~}TCfuX0#fRx@Wlo5tgrle=1;-2
 @ah%=E)Adud^~@Y*BTx~Z|2T#?wvV%ue2*UI0Xy5_s*Gf&pC6>nKLuz+}*robJG^T&u7R#pYflD({lb!eAc;d#OF$ed9F;rK81&d_ln+6<%xEw

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Copyright: (c) 2026, kproxy.dataplane contributors */
-/* What tc does with one packet, for one family. Included with FAMILY 4 and 6 after flow_family.h. */
+/* What tc does with one packet, for one family. Included with FAMILY 4 and 6 after open_family.h. */
 
 /*
  * The first packet to an endpoint itself. A client port that reached this endpoint through a frontend before left entries
@@ -9,11 +9,13 @@
  */
 INLINE int NAME(open_direct)(const struct NAME(packet) *p, struct NAME(tuple) *forward)
 {
-	const struct NAME(flow_value) *there = NAME(peek_flow)(p, &p->tuple);
-	const struct NAME(flow_value) *back;
+	const struct NAME(flow_value) *there, *back;
 	struct NAME(flow_key) key;
 	bool taken;
 
+	if (!p->known)
+		return NOT_OURS;
+	there = NAME(peek_flow)(p, &p->tuple);
 	__builtin_memset(&key, 0, sizeof(key));
 	NAME(turn_round)(&key.tuple, &p->tuple);
 	key.protocol = p->protocol;
@@ -147,12 +149,13 @@ INLINE int NAME(open)(struct __sk_buff *skb, const struct NAME(packet) *p, struc
  */
 INLINE void NAME(forget_branches)(struct __sk_buff *skb, struct NAME(packet) *p)
 {
-	skb->cb[0] = p->protocol | p->tcp_flags << 8 | p->first_fragment << 16 | p->later_fragment << 17;
+	skb->cb[0] = p->protocol | p->tcp_flags << 8 | p->first_fragment << 16 | p->later_fragment << 17 | p->known << 18;
 	asm volatile("" ::: "memory");
 	p->protocol = skb->cb[0];
 	p->tcp_flags = skb->cb[0] >> 8;
 	p->first_fragment = skb->cb[0] >> 16 & 1;
 	p->later_fragment = skb->cb[0] >> 17 & 1;
+	p->known = skb->cb[0] >> 18 & 1;
 }
 
 /* An entry's packet: TRANSLATE, or what has been done with it. */
@@ -185,8 +188,12 @@ INLINE int NAME(decide)(struct __sk_buff *skb, __u8 hook, struct NAME(packet) *p
 		if (p->protocol == PROTOCOL_ICMP_OF_FAMILY)
 			return NAME(icmp)(skb, p, hook);
 	}
+	p->known = NAME(may_have_flow)(&p->tuple);
+	/* Nearly all packets end here: of connections to endpoints themselves, and on their way out. */
+	if (!p->known && (!begins(p->protocol, p->tcp_flags) || (hook == HOOK_EGRESS && skb->ingress_ifindex)))
+		return NOT_OURS;
 	NAME(forget_branches)(skb, p);
-	flow = NAME(find_flow)(p, &p->tuple, hook);
+	flow = p->known ? NAME(renew_flow)(p, &p->tuple, hook) : NULL;
 	if (flow) {
 		*to = flow->to;
 		return hook == HOOK_EGRESS ? NAME(follow)(skb, p, to, flow->flags) : TRANSLATE;

@@ -19,6 +19,7 @@ struct NAME(packet) {
 	__u8 icmp_type;
 	bool later_fragment;		/* no transport header here */
 	bool first_fragment;
+	bool known;			/* the filter does not rule out an entry about its ends; tc only */
 	__u32 fragment;			/* datagram number */
 };
 

@@ -52,7 +52,9 @@ INLINE int leave_by(int action, __u32 way)
 #include "maps_family.h"
 #include "select_family.h"
 #include "tuple_family.h"
+#include "filter_family.h"
 #include "flow_family.h"
+#include "open_family.h"
 #include "dsr_family.h"
 #include "xdp_family.h"
 #undef FAMILY
@@ -62,7 +64,9 @@ INLINE int leave_by(int action, __u32 way)
 #include "maps_family.h"
 #include "select_family.h"
 #include "tuple_family.h"
+#include "filter_family.h"
 #include "flow_family.h"
+#include "open_family.h"
 #include "dsr_family.h"
 #include "xdp_family.h"
 

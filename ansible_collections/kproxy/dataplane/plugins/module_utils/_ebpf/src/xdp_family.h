@@ -184,7 +184,7 @@ INLINE int NAME(carry)(struct xdp_md *ctx)
 			return XDP_PASS;
 	}
 	to = via;
-	flow = NAME(find_flow)(&p, &via, HOOK_EGRESS);
+	flow = NAME(renew_flow)(&p, &via, HOOK_EGRESS);
 	if (flow) {
 		flags = flow->flags;
 		/* A packet that carries its frontend as an option goes to the endpoint itself. */
