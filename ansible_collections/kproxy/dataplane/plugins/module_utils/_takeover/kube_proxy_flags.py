@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -59,9 +60,19 @@ _WITHOUT_MEANING = frozenset(
         "skip-headers", "skip-log-headers", "stderrthreshold", "log-json-info-buffer-size", "log-json-split-stream",
         "log-text-info-buffer-size", "log-text-split-stream", "healthz-port", "metrics-port", "proxy-port-range",
         "udp-timeout", "resource-container", "conntrack-max", "cleanup-iptables", "boot-id-file", "machine-id-file",
-        "kube-api-burst", "kube-api-qps", "kube-api-content-type", "master",
+        "kube-api-burst", "kube-api-qps", "kube-api-content-type", "master", "init-only", "write-config-to",
     )
 )  # fmt: skip
+# These take no word after them; `--name=false` is the only way to switch one off.
+_TAKE_NO_WORD = frozenset(
+    (
+        *_SWITCH, "cleanup", "cleanup-iptables", "init-only", "add-dir-header", "alsologtostderr", "logtostderr",
+        "one-output", "skip-headers", "skip-log-headers", "log-json-split-stream", "log-text-split-stream",
+    )
+)  # fmt: skip
+# Given several times, these add up; of others the last one counts.
+_ADD_UP = frozenset((*_LIST, "feature-gates"))
+_PROGRAM = "kube-proxy"
 
 
 class Flags(NamedTuple):
@@ -78,17 +89,42 @@ class Flags(NamedTuple):
 
 
 def _words(command: Iterable[str]) -> dict[str, str]:
+    """Return flags with their values as pflag reads them; of names, _ is - (component-base WordSepNormalizeFunc)."""
     values: dict[str, str] = {}
     pending = ""
-    for word in command:
+    for word in _arguments(list(command)):
         if word.startswith("-"):
             name, equals, value = word.lstrip("-").partition("=")
-            values[name] = value if equals else "true"
-            pending = "" if equals else name
+            name = name.replace("_", "-")
+            pending = "" if equals or name in _TAKE_NO_WORD else name
+            _note(values, name, value if equals else "" if pending in _ADD_UP else "true")
         elif pending:
-            values[pending] = word
+            _note(values, pending, word)
             pending = ""
     return values
+
+
+def _note(values: dict[str, str], name: str, value: str) -> None:
+    values[name] = f"{values[name]},{value}" if name in _ADD_UP and name in values else value
+
+
+def _arguments(command: list[str]) -> list[str]:
+    """Return what follows the program's name, also where a shell is told to run it; all words if it is not named."""
+    words: list[str] = []
+    for word in command:
+        script = f"{_PROGRAM} " in word and not word.startswith("-")
+        words += _split(word) if script else [word]
+    for number, word in enumerate(words):
+        if word.rpartition("/")[2] == _PROGRAM:
+            return words[number + 1 :]
+    return words
+
+
+def _split(script: str) -> list[str]:
+    try:
+        return shlex.split(script)
+    except ValueError:  # a quote that nobody closes, of which the shell would complain as well
+        return script.split()
 
 
 def _put(config: dict[str, Any], path: str, value: Any) -> None:

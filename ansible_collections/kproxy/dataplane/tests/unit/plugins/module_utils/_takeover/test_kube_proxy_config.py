@@ -175,6 +175,30 @@ FLAGS = [
         {"nodePortAddresses": ["10.0.0.0/8", "::1/128"]},
     ),
     ("gates", ["kube-proxy", "--feature-gates=A=true,B=false"], {"featureGates": {"A": True, "B": False}}),
+    (
+        "a list in pieces",
+        ["--nodeport-addresses=10.0.0.0/8", "--nodeport-addresses", "192.0.2.0/24"],
+        {"nodePortAddresses": ["10.0.0.0/8", "192.0.2.0/24"]},
+    ),
+    (
+        "gates in pieces",
+        ["--feature-gates", "A=true", "--feature-gates=A=false,B=true"],
+        {"featureGates": {"A": False, "B": True}},
+    ),
+    ("the last counts", ["--proxy-mode=ipvs", "--proxy-mode=nftables"], {"mode": "nftables"}),
+    ("a switch takes no word", ["--masquerade-all", "false"], {"iptables": {"masqueradeAll": True}}),
+    ("a switch off", ["--masquerade-all=false"], {"iptables": {"masqueradeAll": False}}),
+    (
+        "underscores",
+        ["--proxy_mode=ipvs", "--cluster_cidr", "10.0.0.0/8"],
+        {"mode": "ipvs", "clusterCIDR": "10.0.0.0/8"},
+    ),
+    (
+        "by a shell",
+        ["/bin/sh", "-c", "exec /usr/local/bin/kube-proxy --proxy-mode=ipvs --v 2 >>/var/log/kube-proxy.log 2>&1"],
+        {"mode": "ipvs"},
+    ),
+    ("by a shell that complains", ["sh", "-c", "kube-proxy --proxy-mode=ipvs 'x"], {"mode": "ipvs"}),
 ]
 
 
