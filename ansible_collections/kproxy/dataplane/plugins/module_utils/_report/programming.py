@@ -11,6 +11,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend i
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.api_address import through_services
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.idle_canary import idle_canary
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.notes import all_notes
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.undetected import undetected
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.unknown_node import unknown_node
@@ -60,6 +61,7 @@ def present(
         "notes": [
             *unknown_node(engine.table, bool(reading.servers)),
             *undetected(engine.table),
+            *idle_canary(engine.table),
             *reading.notes,
             *all_notes(engine.table),
         ],

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.api_address import through_services
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.closed_node_ports import closed_node_ports
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.idle_canary import idle_canary
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.notes import node_notes
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.undetected import undetected
@@ -98,6 +100,8 @@ class Answers:
             *unknown_node(self._table, self._about.settings.source == "api"),
             *undetected(self._table),
             *node_notes(self._table),
+            *closed_node_ports(self._table, self._local_addresses()),
+            *idle_canary(self._table),
             *through_services(servers, self._table),
         )
 

@@ -11,6 +11,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.canary
     parse_canary,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.idle_canary import idle_canary
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable, TableDelta
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import parse_address
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Delete, parse
@@ -161,3 +162,12 @@ def test_loopback_node_ports_stay_kube_proxys() -> None:
         made = ServiceTable(config(canary=canary, featureGates=gates, nodePortAddresses=["localhost"]))
         made.apply(upserts(*manifests))
         assert made.frontends[key("", 30080)].loopback == loopback
+
+
+def test_a_canary_that_chooses_nothing_is_told() -> None:
+    assert idle_canary(table(namespaces=["elsewhere"])) == [], "there may be Services in a moment"
+    (sentence,) = idle_canary(table(service(), service("db", cluster_ip="10.96.0.6"), namespaces=["elsewhere"]))
+    assert "namespaces elsewhere" in sentence
+    assert "none of the 2 Services" in sentence
+    assert idle_canary(table(service(), namespaces=["shop"])) == []
+    assert idle_canary(ServiceTable(config())) == []

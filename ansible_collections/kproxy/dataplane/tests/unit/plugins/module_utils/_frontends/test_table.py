@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.closed_node_ports import (
+    closed_node_ports,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ConfigError, ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
@@ -255,3 +259,31 @@ def test_a_node_name_that_the_cluster_does_not_know_is_told(name: str, has_nodes
     assert all(text in found[0] for text in told)
     made.apply(upserts({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}))
     assert unknown_node(made, has_nodes) == []
+
+
+NODE_PORT = [{"name": "http", "port": 80, "nodePort": 30080}]
+CLOSED_NODE_PORTS: list[tuple[list[str] | None, list[dict[str, Any]], list[str], list[str]]] = [
+    (["192.0.2.0/24"], NODE_PORT, ["192.0.2.11"], []),
+    (
+        ["192.0.2.0/24"],
+        NODE_PORT,
+        ["127.0.0.1", "198.51.100.7"],
+        ["IPv4: no interface .* 192.0.2.0/24"],
+    ),
+    (["127.0.0.0/8"], NODE_PORT, ["127.0.0.1"], ["IPv4"]),
+    (["192.0.2.0/24"], [{"name": "http", "port": 80}], [], []),
+    (["192.0.2.0/24", "0.0.0.0/0"], NODE_PORT, [], []),
+    # The primary address is not known while the Node was not seen: every address is open.
+    (None, NODE_PORT, ["198.51.100.7"], []),
+]
+
+
+@pytest.mark.parametrize(("addresses", "ports", "local", "told"), CLOSED_NODE_PORTS)
+def test_node_ports_that_no_address_accepts_are_told(
+    addresses: list[str] | None, ports: list[dict[str, Any]], local: list[str], told: list[str]
+) -> None:
+    made = ServiceTable(config(nodePortAddresses=addresses))
+    made.apply(upserts(service(type="NodePort", ports=ports)))
+    found = closed_node_ports(made, [parse_address(text) for text in local])
+    assert len(found) == len(told)
+    assert all(re.search(words, sentence) for words, sentence in zip(told, found))
