@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import select
 import socket
@@ -14,106 +13,28 @@ import pytest
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import Dataplane
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netns_cookie import own_netns_cookie
-from devtools.conformance.netns import NetworkNamespace
-from devtools.conformance.node_cgroup import BpfFs, NodeCgroup
-
-TCP, UDP = 6, 17
-POD4, POD6 = "10.244.1.5", "fd00:10:244:1::5"
-VIP4, VIP6 = "10.96.0.10", "fd00:10:96::10"
-NODE4 = "192.0.2.11"
-STREAM, DGRAM = socket.SOCK_STREAM, socket.SOCK_DGRAM
-WAIT = 3.0
-
-
-def packed(text: str) -> bytes:
-    return ipaddress.ip_address(text).packed
-
-
-class World:
-    """A node and a pod on one wire, the pod serving TCP and UDP port 8080; a data plane on the node's cgroup."""
-
-    def __init__(self) -> None:
-        self.node, self.pod = NetworkNamespace(), NetworkNamespace()
-        self.node.ip(
-            [
-                "link set lo up",
-                "link add dev p0 up type veth peer name eth0 netns " + self.pod.path,
-                f"addr add {NODE4}/32 dev p0",
-                "addr add 2001:db8::11/128 dev p0 nodad",
-            ]
-        )
-        self.pod.ip(
-            [
-                "link set lo up",
-                "link set eth0 up",
-                f"addr add {POD4}/32 dev eth0",
-                f"addr add {POD6}/128 dev eth0 nodad",
-                "route add 0.0.0.0/0 dev eth0",
-                "route add ::/0 dev eth0",
-            ]
-        )
-        self.node.ip([f"route add {POD4}/32 dev p0", "route add 10.244.1.6/32 dev p0", f"route add {POD6}/128 dev p0"])
-        self.cgroup = NodeCgroup(f"kp-ebpf-test-{os.getpid()}")
-        self.bpffs = BpfFs()
-        self.plane = Dataplane(os.path.join(self.bpffs.path, "kproxy"), self.cgroup.path)
-        self.servers = []
-        for family, ip in ((socket.AF_INET, POD4), (socket.AF_INET6, POD6)):
-            for kind in (STREAM, DGRAM):
-                with self.pod.entered():
-                    server = socket.socket(family, kind)
-                server.bind((ip, 8080))
-                if kind == STREAM:
-                    server.listen(16)
-                self.servers.append(server)
-
-    def close(self) -> None:
-        self.plane.remove()
-        for server in self.servers:
-            server.close()
-        self.bpffs.close()
-        self.cgroup.close()
-        self.node.close()
-        self.pod.close()
-
-    def client(self, family: int, kind: int, where: NetworkNamespace | None = None) -> socket.socket:
-        made = self.cgroup.socket((where or self.node).descriptor, family, kind)
-        made.settimeout(WAIT)
-        return made
-
-    def server(self, family: int, kind: int) -> socket.socket:
-        return next(server for server in self.servers if server.family == family and server.type == kind)
-
-    def settings(self, flags: int = 0) -> layout.Settings:
-        with self.node.entered():
-            cookie = own_netns_cookie()
-        return layout.Settings(cookie, flags, 10, packed(NODE4), packed("2001:db8::11"))
-
-
-def frontend_plan(answers: tuple[int, int, int] = (0, 0, 0), flags: int = 0, seconds: int = 0) -> MapPlan:
-    """One service port: VIP:80 and NodePort 30080, one endpoint, both families and protocols."""
-    plan = MapPlan()
-    for family, vip, pod, node in ((4, VIP4, POD4, NODE4), (6, VIP6, POD6, "2001:db8::11")):
-        held = layout.endpoint(packed(pod), 8080, layout.ENDPOINT_LOCAL)
-        plan.put(f"slots{family}", layout.slot_key(layout.set_number(1, False), 0), held)
-        plan.put(f"members{family}", layout.member_key(layout.set_number(1, False), held), b"\1\0\0\0")
-        plan.put(f"cluster_ips{family}", packed(vip), b"\1\0\0\0")
-        plan.put(f"node_addrs{family}", packed(node), b"\1\0\0\0")
-        for protocol in (TCP, UDP):
-            value = layout.FrontendValue(1, 1, 0, seconds, answers, flags).pack()
-            plan.put(f"frontends{family}", layout.frontend_key(family, packed(vip), protocol, 80), value)
-            plan.put(f"frontends{family}", layout.frontend_key(family, b"", protocol, 30080), value)
-    return plan
+from tests.packets.ebpf.socket_world import (
+    DGRAM,
+    NODE4,
+    POD4,
+    STREAM,
+    UDP,
+    VIP4,
+    VIP6,
+    WAIT,
+    World,
+    frontend_plan,
+    packed,
+    places,
+    take_every_place,
+)
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     made = World()
     try:
-        made.plane.open({})
-        made.plane.set_settings(made.settings())
-        made.plane.write(frontend_plan())
-        made.plane.attach()
+        made.serve()
         yield made
     finally:
         made.close()
@@ -157,17 +78,26 @@ def test_connected_socket_reaches_the_endpoint_and_sees_the_frontend(
             assert client.recv(64) == b"answer"
 
 
+@pytest.mark.parametrize("crowded", [False, True], ids=["places-free", "places-taken"])
 @pytest.mark.parametrize(("family", "kind", "dialled", "port"), CALLS)
-def test_only_open_sockets_are_remembered(world: World, family: int, kind: int, dialled: str, port: int) -> None:
-    def remembered() -> int:
-        return sum(map(len, world.plane.read(("sockets4", "sockets6")).values()))
+def test_only_open_sockets_are_remembered(
+    world: World, crowded: bool, family: int, kind: int, dialled: str, port: int
+) -> None:
+    if crowded:
+        take_every_place(world)
+    before, _none = places(world)
+
+    def remembered() -> tuple[int, int, int]:
+        taken, elsewhere = places(world)
+        return sum(map(len, world.plane.read(("sockets4", "sockets6")).values())), taken - before, elsewhere
 
     with world.client(family, kind) as client, client.dup():
         client.connect((dialled, port))
-        assert remembered() == 1
+        expected = (1, 0, 0) if kind == DGRAM else (1, 0, 1) if crowded else (0, 1, 0)
+        assert remembered() == expected
         client.close()
-        assert remembered() == 1, "another descriptor of the socket is open"
-    assert remembered() == 0
+        assert remembered() == expected, "another descriptor of the socket is open"
+    assert remembered() == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

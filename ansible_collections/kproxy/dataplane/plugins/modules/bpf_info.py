@@ -82,6 +82,7 @@ frontends:
             local_endpoints: []}]
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -98,8 +99,14 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_datap
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_devices import devices
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_socket_address
 
-#: Maps of another kind than hash have no entries to count.
+#: Arrays of settings, counters and bits: there is nothing to count.
 UNCOUNTED = ("settings", "reasons", "refusals", "xdp_packets", "flow_filter")
+#: Arrays whose elements are taken and given back.
+PLACES = ("connected4", "connected6")
+
+
+def _entries(name: str, live: Mapping[bytes, bytes]) -> int:
+    return layout.places_taken(live.values()) if name in PLACES else len(live)
 
 
 def read(plane: Dataplane) -> dict[str, Any]:
@@ -123,7 +130,7 @@ def read(plane: Dataplane) -> dict[str, Any]:
     names = tuple(name for name in sorted(plane.maps.maps) if name not in UNCOUNTED)
     live = plane.read(names)
     room = plane.room()
-    result["maps"] = {name: {"entries": len(live[name]), "room": room[name]} for name in names}
+    result["maps"] = {name: {"entries": _entries(name, live[name]), "room": room[name]} for name in names}
     result["xdp"] = {"devices": plane.xdp.modes(devices()), "packets": plane.xdp_packets()}
     settings = plane.settings()
     result["forwarding"] = forwarding_of(settings.flags) if settings is not None else ""

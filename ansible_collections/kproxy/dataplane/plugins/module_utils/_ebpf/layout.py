@@ -9,7 +9,7 @@ Raise SCHEMA with every change: pins live in a directory named after it, so maps
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flow_filter
@@ -19,8 +19,17 @@ SCHEMA = 2
 #: Maps that the programs fill, and the schema since which their layout is what it is: from there on they are taken over
 #: by the programs of another version, so that connections outlive an upgrade.
 #: The filter goes wherever flows go: programs of two versions that share flows must share it, or none of them asks it.
-LEARNED_SINCE = {"affinity4": 1, "affinity6": 1, "sockets4": 1, "sockets6": 1, "flows4": 1, "flows6": 1,
-                 "flow_filter": 2}  # fmt: skip
+LEARNED_SINCE = {
+    "affinity4": 1,
+    "affinity6": 1,
+    "connected4": 2,
+    "connected6": 2,
+    "flow_filter": 2,
+    "flows4": 1,
+    "flows6": 1,
+    "sockets4": 1,
+    "sockets6": 1,
+}
 
 #: Where everything is pinned, unless told otherwise: a folder on a BPF file system.
 DEFAULT_ROOT = "/sys/fs/bpf/kproxy"
@@ -71,6 +80,7 @@ _FRONTEND = struct.Struct("=IIIIBBBB")
 _SLOT = struct.Struct("=II")
 _ENDPOINT_TAIL = struct.Struct("!HBB")
 _SETTINGS = struct.Struct("=QII4s16s4x")
+_PLACE_HEAD = struct.Struct("=QII")
 
 #: Bytes of struct table before its entries: the digest of what the table was made from.
 TABLE_HEAD = 8
@@ -201,7 +211,7 @@ def prefixes_of(ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[int, bytes]
 
 
 class SocketEntry(NamedTuple):
-    """One element of sockets4/6: a socket that was translated."""
+    """One element of sockets4/6: a socket that was translated, and where to."""
 
     cookie: int
     endpoint_ip: bytes
@@ -222,6 +232,37 @@ def unpack_socket(key: bytes, value: bytes) -> SocketEntry:
     return SocketEntry(cookie, key[8 : 8 + width], port, value[:width], dialled_port, protocol, service)
 
 
+class Place(NamedTuple):
+    """One element of connected4/6: the connected TCP socket that holds it. taken: 0 if nobody does."""
+
+    cookie: int
+    taken: int
+    elsewhere: int
+    dialled_ip: bytes
+    dialled_port: int
+    endpoint_ip: bytes
+    endpoint_port: int
+
+    def pack(self) -> bytes:
+        """Return the bytes of struct connected4/6."""
+        ports = struct.pack("!HHI", self.dialled_port, self.endpoint_port, 0)
+        return _PLACE_HEAD.pack(self.cookie, self.taken, self.elsewhere) + self.dialled_ip + self.endpoint_ip + ports
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Place:
+        """Read struct connected4/6."""
+        width = 4 if len(data) == SIZES["connected4"][1] else 16
+        dialled, endpoint_ip, ports = data[16 : 16 + width], data[16 + width : 16 + 2 * width], data[16 + 2 * width :]
+        dialled_port, endpoint_port = struct.unpack_from("!HH", ports)
+        cookie, taken, elsewhere = _PLACE_HEAD.unpack_from(data)
+        return cls(cookie, taken, elsewhere, dialled, dialled_port, endpoint_ip, endpoint_port)
+
+
+def places_taken(places: Iterable[bytes]) -> int:
+    """Return how many of the values of connected4/6 belong to an open socket."""
+    return sum(_PLACE_HEAD.unpack_from(data)[1] != 0 for data in places)
+
+
 #: Bytes of key and value, for the capacity message and the layout test.
 SIZES: dict[str, tuple[int, int]] = {
     "frontends4": (8, 20),
@@ -236,6 +277,8 @@ SIZES: dict[str, tuple[int, int]] = {
     "cluster_ips6": (16, 4),
     "affinity4": (8, 16),
     "affinity6": (20, 32),
+    "connected4": (4, 32),
+    "connected6": (4, 56),
     "sockets4": (16, 12),
     "sockets6": (32, 24),
     "settings": (4, 40),

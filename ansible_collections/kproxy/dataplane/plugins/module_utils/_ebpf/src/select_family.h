@@ -153,7 +153,9 @@ INLINE bool NAME(choose_endpoint)(const struct frontend_value *frontend, bool lo
 			found = NAME(table_endpoint)(slot.set, *flow);
 	}
 	if (!found) {
-		slot.slot = bpf_get_prandom_u32() % count;
+		/* One endpoint takes no dice, whose state is cold memory, too. */
+		if (count > 1)
+			slot.slot = bpf_get_prandom_u32() % count;
 		found = bpf_map_lookup_elem(&NAME(slots), &slot);
 	}
 	if (!found)

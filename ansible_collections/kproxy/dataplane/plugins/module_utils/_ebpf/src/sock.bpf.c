@@ -12,6 +12,7 @@ enum socket_verdict { SOCKET_PASS, SOCKET_TRANSLATED, SOCKET_REFUSE };
 #define WORDS 1
 #include "maps_family.h"
 #include "select_family.h"
+#include "connected_family.h"
 #include "sock_family.h"
 #undef FAMILY
 #undef WORDS
@@ -19,6 +20,7 @@ enum socket_verdict { SOCKET_PASS, SOCKET_TRANSLATED, SOCKET_REFUSE };
 #define WORDS 4
 #include "maps_family.h"
 #include "select_family.h"
+#include "connected_family.h"
 #include "sock_family.h"
 
 /* Written by the loader before the section is frozen, so the verifier removes the branch a kernel cannot load. */
@@ -39,7 +41,8 @@ INLINE int deny(int error)
 	return DENY;
 }
 
-INLINE int forward4(struct bpf_sock_addr *ctx, const struct addr4 *bound)
+/* `connecting`: and not only one datagram is sent. */
+INLINE int forward4(struct bpf_sock_addr *ctx, const struct addr4 *bound, bool connecting)
 {
 	struct addr4 addr = { { ctx->user_ip4 } };
 	__be16 port = ctx->user_port;
@@ -52,6 +55,8 @@ INLINE int forward4(struct bpf_sock_addr *ctx, const struct addr4 *bound)
 		ctx->user_port = port;
 		return ALLOW;
 	default:
+		if (connecting)
+			forget4(ctx, ctx->protocol, &addr, port, false);
 		return ALLOW;
 	}
 }
@@ -94,7 +99,7 @@ INLINE void write6(struct bpf_sock_addr *ctx, const struct addr6 *addr)
 	ctx->user_ip6[3] = addr->w[3];
 }
 
-INLINE int forward6(struct bpf_sock_addr *ctx, const struct addr6 *bound)
+INLINE int forward6(struct bpf_sock_addr *ctx, const struct addr6 *bound, bool connecting)
 {
 	__be16 port = ctx->user_port;
 	struct addr6 addr;
@@ -111,6 +116,8 @@ INLINE int forward6(struct bpf_sock_addr *ctx, const struct addr6 *bound)
 			ctx->user_port = port;
 			return ALLOW;
 		default:
+			if (connecting)
+				forget4(ctx, ctx->protocol, &mapped, port, false);
 			return ALLOW;
 		}
 	}
@@ -123,6 +130,8 @@ INLINE int forward6(struct bpf_sock_addr *ctx, const struct addr6 *bound)
 		ctx->user_port = port;
 		return ALLOW;
 	default:
+		if (connecting)
+			forget6(ctx, ctx->protocol, &addr, port, false);
 		return ALLOW;
 	}
 }
@@ -175,7 +184,7 @@ int kp_connect4(struct bpf_sock_addr *ctx)
 	struct addr4 bound;
 
 	bound4(ctx, &bound);
-	return forward4(ctx, &bound);
+	return forward4(ctx, &bound, true);
 }
 
 SEC("cgroup/sendmsg4")
@@ -185,7 +194,7 @@ int kp_sendmsg4(struct bpf_sock_addr *ctx)
 
 	if (unset_addr4(&bound))
 		bound4(ctx, &bound);
-	return forward4(ctx, &bound);
+	return forward4(ctx, &bound, false);
 }
 
 SEC("cgroup/recvmsg4")
@@ -206,7 +215,7 @@ int kp_connect6(struct bpf_sock_addr *ctx)
 	struct addr6 bound;
 
 	bound6(ctx, &bound);
-	return forward6(ctx, &bound);
+	return forward6(ctx, &bound, true);
 }
 
 SEC("cgroup/sendmsg6")
@@ -220,7 +229,7 @@ int kp_sendmsg6(struct bpf_sock_addr *ctx)
 	bound.w[3] = ctx->msg_src_ip6[3];
 	if (unset_addr6(&bound))
 		bound6(ctx, &bound);
-	return forward6(ctx, &bound);
+	return forward6(ctx, &bound, false);
 }
 
 SEC("cgroup/recvmsg6")
@@ -240,21 +249,22 @@ int kp_sock_release(struct bpf_sock *sk)
 {
 	/* Read as a whole: before Linux 5.18 the field had the width of a word. */
 	__be16 port = *(const volatile __u32 *)&sk->dst_port;
-	struct addr4 addr = { { sk->dst_ip4 } };
+	__u8 protocol = sk->protocol;
 
-	if (!port)
+	/* A TCP socket whose connect() failed has no peer, and still a place. */
+	if (protocol != PROTOCOL_TCP && (protocol != PROTOCOL_UDP || !port))
 		return ALLOW;
 	if (sk->family == AF_INET) {
-		forget4(sk, &addr, port);
-	} else if (sk->family == AF_INET6) {
-		struct addr6 addr6 = { { sk->dst_ip6[0], sk->dst_ip6[1], sk->dst_ip6[2], sk->dst_ip6[3] } };
+		struct addr4 addr = { { sk->dst_ip4 } };
 
-		if (mapped_addr6(&addr6)) {
-			addr.w[0] = addr6.w[3];
-			forget4(sk, &addr, port);
-		} else {
-			forget6(sk, &addr6, port);
-		}
+		forget4(sk, protocol, &addr, port, true);
+	} else if (sk->family == AF_INET6) {
+		struct addr6 addr = { { sk->dst_ip6[0], sk->dst_ip6[1], sk->dst_ip6[2], sk->dst_ip6[3] } };
+		struct addr4 mapped = { { addr.w[3] } };
+
+		/* It may have dialled both families, one after the other. */
+		forget4(sk, protocol, &mapped, mapped_addr6(&addr) ? port : 0, true);
+		forget6(sk, protocol, &addr, port, true);
 	}
 	return ALLOW;
 }

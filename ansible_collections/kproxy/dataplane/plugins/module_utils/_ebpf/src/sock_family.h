@@ -26,7 +26,7 @@ struct NAME(socket_value) {
 };
 
 /*
- * One entry for every open socket that was translated, and endpoint; sockets that are closed give theirs back. An evicted
+ * One entry for every endpoint of an open UDP socket, and for TCP sockets that have no place in connected4/6. An evicted
  * entry shows the endpoint's address to the application. The loader may raise the size.
  */
 struct {
@@ -51,6 +51,32 @@ INLINE bool NAME(refuses_loopback)(__be16 port, __u8 protocol)
 	const struct frontend_value *node_port = bpf_map_lookup_elem(&NAME(frontends), &key);
 
 	return node_port && (node_port->flags & FRONTEND_REFUSE_LOOPBACK);
+}
+
+/* Note that a socket has dialled a frontend and is led to `endpoint`. */
+INLINE void NAME(remember)(struct bpf_sock_addr *ctx, const struct NAME(addr) *addr, __be16 port,
+			   const struct NAME(endpoint) *endpoint, __u32 service)
+{
+	struct NAME(socket_value) dialled = { .addr = *addr, .port = port, .protocol = ctx->protocol, .pad = 0,
+					      .service = service };
+	struct NAME(socket_key) key;
+
+	NAME(fill_socket_key)(ctx, &endpoint->addr, endpoint->port, &key);
+	if (dialled.protocol == PROTOCOL_TCP) {
+		struct NAME(connected) *place = NAME(place_of)(key.cookie);
+
+		if (!place)
+			return;
+		if (NAME(take_place)(place, key.cookie)) {
+			place->dialled = *addr;
+			place->dialled_port = port;
+			place->endpoint = endpoint->addr;
+			place->endpoint_port = endpoint->port;
+			return;
+		}
+		__sync_fetch_and_add(&place->elsewhere, 1);
+	}
+	bpf_map_update_elem(&NAME(sockets), &key, &dialled, BPF_ANY);
 }
 
 /* Rewrite `addr` and `port` to an endpoint, or say why not. `bound` is the socket's own address, 0 if not bound. */
@@ -106,12 +132,7 @@ INLINE enum socket_verdict NAME(translate)(struct bpf_sock_addr *ctx, struct NAM
 		return SOCKET_REFUSE;
 	}
 
-	struct NAME(socket_key) key;
-	struct NAME(socket_value) dialled = { .addr = *addr, .port = *port, .protocol = protocol, .pad = 0,
-					      .service = frontend->service };
-
-	NAME(fill_socket_key)(ctx, &chosen.addr, chosen.port, &key);
-	bpf_map_update_elem(&NAME(sockets), &key, &dialled, BPF_ANY);
+	NAME(remember)(ctx, addr, *port, &chosen, frontend->service);
 	*addr = chosen.addr;
 	*port = chosen.port;
 	return SOCKET_TRANSLATED;
@@ -124,6 +145,17 @@ INLINE bool NAME(restore)(struct bpf_sock_addr *ctx, struct NAME(addr) *addr, __
 	struct NAME(socket_key) key;
 
 	NAME(fill_socket_key)(ctx, addr, *port, &key);
+	if (ctx->protocol == PROTOCOL_TCP) {
+		const struct NAME(connected) *place = NAME(place_of)(key.cookie);
+
+		if (place && place->cookie == key.cookie) {
+			if (place->endpoint_port != *port || !NAME(same_addr)(&place->endpoint, addr))
+				return false;
+			*addr = place->dialled;
+			*port = place->dialled_port;
+			return true;
+		}
+	}
 	dialled = bpf_map_lookup_elem(&NAME(sockets), &key);
 	if (!dialled)
 		return false;
@@ -133,16 +165,31 @@ INLINE bool NAME(restore)(struct bpf_sock_addr *ctx, struct NAME(addr) *addr, __
 }
 
 /*
- * Forget a socket that is closed. Entries of closed sockets would push out those of connections that live long; and what was
- * given back last is taken first, while it is still in the processor's cache. An unconnected socket has no peer any more: its
- * entries go when they are the oldest.
+ * Forget that a socket has reached this peer through a frontend: it dials the peer itself, or it is closed and gives back
+ * what it holds. An unconnected socket has no peer any more; its entries go when they are the oldest.
  */
-INLINE void NAME(forget)(struct bpf_sock *sk, const struct NAME(addr) *addr, __be16 port)
+INLINE void NAME(forget)(void *ctx, __u8 protocol, const struct NAME(addr) *addr, __be16 port, bool closed)
 {
+	struct NAME(connected) *place = NULL;
 	struct NAME(socket_key) key;
 
-	NAME(fill_socket_key)(sk, addr, port, &key);
-	bpf_map_delete_elem(&NAME(sockets), &key);
+	NAME(fill_socket_key)(ctx, addr, port, &key);
+	if (protocol == PROTOCOL_TCP) {
+		place = NAME(place_of)(key.cookie);
+		if (!place)
+			return;
+		if (place->cookie == key.cookie) {
+			place->endpoint_port = 0;
+			if (closed)
+				__sync_fetch_and_add(&place->taken, -1);
+		}
+		if (!place->elsewhere)
+			return;
+	}
+	if (!port || !bpf_map_lookup_elem(&NAME(sockets), &key))
+		return;
+	if (!bpf_map_delete_elem(&NAME(sockets), &key) && place)
+		__sync_fetch_and_add(&place->elsewhere, -1);
 }
 
 /* Is `port` a NodePort that a bind to `addr` would shadow? Loopback and foreign addresses stay free. */

@@ -38,6 +38,16 @@ def test_settings() -> None:
     assert layout.Settings.unpack(value.pack()) == value
 
 
+@pytest.mark.parametrize(
+    ("name", "dialled", "endpoint"),
+    [("connected4", "10.96.0.10", "10.244.1.5"), ("connected6", "fd00:10:96::10", "fd00:10:244:1::5")],
+)
+def test_place(name: str, dialled: str, endpoint: str) -> None:
+    value = layout.Place(1 << 40, 1, 2, packed(dialled), 80, packed(endpoint), 8080)
+    assert len(value.pack()) == layout.SIZES[name][1]
+    assert layout.Place.unpack(value.pack()) == value
+
+
 @pytest.mark.parametrize("entries", [0, 251, 131071])
 def test_table_sizes(entries: int) -> None:
     assert layout.table_entries(layout.table_value_size(entries)) == entries
