@@ -11,14 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from devtools.environment import BIN, CACHE, ROOT
+from devtools.environment import BIN, CACHE, COLLECTION, ROOT
 from devtools.lab import machines
 from devtools.lab.topology import Lab, LabError
 
 
 def scenarios() -> list[str]:
     """Return the names of the scenarios on lab nodes; `./dev vagrant` runs the other."""
-    found = {path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml")}
+    found = {path.parent.name for path in (COLLECTION / "molecule").glob("*/molecule.yml")}
     return sorted(found - {"vagrant"})
 
 
@@ -56,8 +56,8 @@ def main(argv: list[str]) -> int:
         "MOLECULE_EPHEMERAL_DIRECTORY": str(ephemeral),
         # Molecule writes its own settings file per scenario.
         "ANSIBLE_CONFIG": "",
-        # Said of scenarios at the top level, which is where ours are.
-        "MOLECULE_GLOB": str(ROOT / "molecule/*/molecule.yml"),
+        # Molecule looks for scenarios below the folder that it runs in.
+        "MOLECULE_GLOB": str(COLLECTION / "molecule/*/molecule.yml"),
     }
     # Molecule frames and wraps what it runs; this keeps most lines whole where nobody told the width.
     environment.setdefault("COLUMNS", "160")

@@ -19,7 +19,7 @@ import molecule_plugins.vagrant
 
 from ansible_collections.kproxy.dataplane.plugins.plugin_utils._bundle import BundleError, build
 from devtools.bootstrap import ROOT, BootstrapError, ensure_packages, say
-from devtools.environment import BIN, CACHE
+from devtools.environment import BIN, CACHE, COLLECTION
 from devtools.lab import rootfs
 from devtools.lab.topology import LabError
 from devtools.vagrant import acceleration, box, world
@@ -49,7 +49,7 @@ def variables(arguments: argparse.Namespace) -> dict[str, str]:
         "KPROXY_VAGRANT_BOX": arguments.box or DOWNLOADED_BOX,
         "KPROXY_VAGRANT_MODULES": str(modules),
         "MOLECULE_EPHEMERAL_DIRECTORY": str(CACHE / "molecule" / SCENARIO),
-        "MOLECULE_GLOB": str(ROOT / "molecule/vagrant/molecule.yml"),
+        "MOLECULE_GLOB": str(COLLECTION / "molecule/vagrant/molecule.yml"),
         "ANSIBLE_CONFIG": "",
         "COLUMNS": os.environ.get("COLUMNS", "160"),
     }

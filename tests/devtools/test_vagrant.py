@@ -18,8 +18,8 @@ from devtools.lab import rootfs, workload
 from devtools.lab.topology import LabError, Node
 from devtools.vagrant import PACKAGES, acceleration, box, inside, parser, variables, world
 
-SCENARIO = ROOT / "molecule/vagrant"
-PLAYBOOKS = ("prepare.yml", "converge.yml", "reboot.yml", "change_backend.yml", "cleanup.yml")
+SCENARIO = COLLECTION / "molecule/vagrant"
+PLAYBOOKS = ("prepare.yml", "converge.yml", "reboot.yml", "change_backend.yml", "forward_by_xdp.yml", "cleanup.yml")
 
 
 def settings(text: str, environment: dict[str, str]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_lab_stages_leave_the_scenario_to_its_own_command() -> None:
 
 
 def test_machines_manifests_and_addresses_agree() -> None:
-    objects = workload.load(SCENARIO / "manifests")
+    objects = workload.load(ROOT / "tests/manifests/vagrant")
     addresses = {
         item["metadata"]["name"]: item["status"]["addresses"][0]["address"]
         for item in objects
