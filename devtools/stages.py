@@ -55,10 +55,20 @@ def unit_tests() -> list[Work]:
     return [Work([*PYTEST, str(COLLECTION / "tests/unit"), "tests/devtools"])]
 
 
+#: Test folders that run modules and playbooks, which keeps a processor busy.
+PLAY_FOLDERS = ("tests/ansible", "tests/bootstrap", "tests/takeover")
+
+
 def packet_tests() -> list[Work]:
-    """Every test folder that needs root and namespaces; the eBPF ones also rebuild the programs."""
+    """Every other test folder that needs root and namespaces; the eBPF ones also rebuild the programs."""
     ensure_packages(BUILD_PACKAGES)
-    return [Work([*PYTEST, "tests", "--ignore=tests/devtools"])]
+    return [Work([*PYTEST, "tests", *(f"--ignore={folder}" for folder in ("tests/devtools", *PLAY_FOLDERS))])]
+
+
+def play_tests() -> list[Work]:
+    """Modules and playbooks on namespaces of this machine."""
+    ensure_packages(BUILD_PACKAGES)
+    return [Work([*PYTEST, *PLAY_FOLDERS])]
 
 
 def on_both_cores(*verbs: list[str]) -> Callable[[], list[Work]]:
@@ -118,6 +128,7 @@ STAGES = [
     ),
     Stage("sanity", "ansible-test sanity on both cores", on_both_cores(["sanity"])),
     Stage("ansible-units", "ansible-test units on both cores", on_both_cores(["units"])),
+    Stage("plays", "modules and playbooks, on namespaces of this machine", play_tests),
     Stage("corpus-nft", "the corpus with packets through nftables", of([*DEV, "conformance", "--backend", "nft"])),
     Stage("corpus-ebpf", "the corpus with packets through eBPF", of([*DEV, "conformance", "--backend", "ebpf"])),
     Stage("molecule", "scenarios on lab nodes: converge, idempotence, verify", molecule_scenarios, PACKETS),

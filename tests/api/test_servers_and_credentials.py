@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import ssl
 import time
@@ -252,14 +253,40 @@ def test_a_client_certificate_that_ends_soon_is_a_problem_until_it_is_renewed(
 
     issue(365)
     credentials = Credentials(str(path))
-    assert credentials.ending(time.time()) == "", "nothing was read yet"
+    assert credentials.ending(time.time()) == (), "nothing was read yet"
     credentials.access()
     until = credentials.validity
     assert until is not None
-    assert credentials.ending(time.time()) == ""
-    assert "in 29 days: renew it" in credentials.ending(until.ends - 29.5 * 86400)
-    assert str(path if inline else tmp_path / "client.crt") in credentials.ending(until.ends - 1)
-    assert "ended at" in credentials.ending(until.ends + 1)
+    assert credentials.ending(time.time()) == ()
+    (sentence,) = credentials.ending(until.ends - 29.5 * 86400)
+    assert sentence.startswith(f"the client certificate {f'in {path}' if inline else tmp_path / 'client.crt'} ends at")
+    assert sentence.endswith("in 29 days: renew it")
+    assert "ended at" in credentials.ending(until.ends + 1)[0]
     issue(730)
     credentials.access()
-    assert credentials.ending(until.ends) == ""
+    assert credentials.ending(until.ends) == ()
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["in the kubeconfig", "in a file"])
+def test_a_token_that_ends_soon_is_a_problem_until_it_is_renewed(
+    server: ApiServer, tmp_path: Path, inline: bool
+) -> None:
+    path, file, ca = tmp_path / "kubeconfig", tmp_path / "token", server.authority.pair.certificate
+
+    def issue(ends: int) -> None:
+        claims = base64.urlsafe_b64encode(json.dumps({"iat": ends - 3600, "exp": ends}).encode()).decode().rstrip("=")
+        file.write_text(f"e30.{claims}.x\n")
+        token, name = (file.read_text().strip(), "") if inline else ("", str(file))
+        path.write_text(kubeconfig_text(server.url, ca, user="proxy", token=token, token_file=name))
+
+    issue(1_800_000_000)
+    credentials = Credentials(str(path))
+    credentials.access()
+    assert credentials.ending(1_800_000_000 - 600) == (), "a projected one is renewed when a fifth of its time is left"
+    (sentence,) = credentials.ending(1_800_000_000 - 300)
+    assert sentence.startswith(
+        f"the token {f'in {path}' if inline else file} ends at 2027-01-15 08:00 UTC, within a day"
+    )
+    issue(1_800_003_600)
+    credentials.access()
+    assert credentials.ending(1_800_000_000) == ()

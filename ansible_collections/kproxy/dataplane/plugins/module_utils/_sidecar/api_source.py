@@ -50,7 +50,7 @@ class ApiSource:
 
     def problems(self) -> tuple[str, ...]:
         """Return what will end the connection if nobody looks after it."""
-        return tuple(filter(None, [self._client.credentials.ending(time.time())]))
+        return self._client.credentials.ending(time.time())
 
     @property
     def validity(self) -> Validity | None:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.bearer_token import token_validity
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.certificate import Validity, validity
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.kubeconfig import (
     Kubeconfig,
@@ -86,14 +87,21 @@ class Credentials:
         """Return how long the client certificate in use is good; None without one."""
         return self._validity
 
-    def ending(self, now: float) -> str:
-        """Return a sentence if the client certificate ends soon or has ended; "" otherwise."""
+    def ending(self, now: float) -> tuple[str, ...]:
+        """Return a sentence for the client certificate and for the token, if it ends soon or has ended."""
         with self._lock:
-            config, until = self._config, self._validity
-        if config is None or until is None or not until.ends_soon(now):
-            return ""
-        file = config.client_certificate.path or f"in {self._path}"
-        return f"the client certificate {file} {until.describe(now)}: renew it"
+            config, certificate, access = self._config, self._validity, self._access
+        if config is None or access is None:
+            return ()
+        token = token_validity(access.authorization.removeprefix("Bearer "))
+        return tuple(
+            f"the {what} {file or 'in ' + self._path} {until.describe(now)}: renew it"
+            for what, file, until in (
+                ("client certificate", config.client_certificate.path, certificate),
+                ("token", config.token_file, token),
+            )
+            if until is not None and until.ends_soon(now)
+        )
 
     def _refresh(self) -> None:
         if self._access is None or _signature(self._files()) != self._signature:

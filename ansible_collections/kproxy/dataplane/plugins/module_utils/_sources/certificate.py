@@ -20,7 +20,7 @@ _LONG_LENGTH = 0x80
 
 
 class Validity(NamedTuple):
-    """When a certificate begins and ends to be good, in seconds since the epoch."""
+    """When a certificate or token begins and ends to be good, in seconds since the epoch."""
 
     begins: float
     ends: float
