@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, object_file, programs
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import TABLES
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import tc
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_served_blocks
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_flow_filter import FlowFilter
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet, load_programs
@@ -21,7 +22,7 @@ CPUS = 1024
 class Programs:
     """Loading is slow, so tests share the programs and empty the maps between them.
 
-    The filter is in use: a flow that was entered without its byte is not found.
+    Filters are in use: a flow that was entered without its byte is not found, nor a frontend that was not marked.
     """
 
     def __init__(self, constants: Mapping[str, int]) -> None:
@@ -33,14 +34,20 @@ class Programs:
     def empty(self) -> None:
         """Make all maps as they were, but for the settings."""
         for name, held in self.maps.maps.items():
-            if name not in ("settings", "reasons", "refusals", "xdp_packets", "flow_filter"):
+            if name not in ("settings", "reasons", "refusals", "xdp_packets", "flow_filter", "served_blocks"):
                 held.delete(list(held.dump()))
         with self.filter() as opened:
             for array in (0, 1):
                 opened.clear(array)
             opened.read_from(0)
+        bpf_served_blocks.start(self.maps["served_blocks"])
         for index in range(len(layout.REASONS)):
             bpf.map_update(self.maps["reasons"].fd, index.to_bytes(4, "little"), bytes(8 * CPUS))
+
+    def put(self, name: str, key: bytes, value: bytes) -> None:
+        """Write one element, as a commit would."""
+        bpf_served_blocks.mark(self.maps["served_blocks"], name, [key])
+        self.maps[name].put(key, value)
 
     def filter(self) -> FlowFilter:
         """Open the filter in front of the flow tables."""

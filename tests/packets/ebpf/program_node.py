@@ -71,7 +71,7 @@ class Node:
         self.put("pod_cidrs", layout.prefix_key(place.pods[0], packed(place.pods[1])), PRESENT)
 
     def put(self, name: str, key: bytes, value: bytes) -> None:
-        self.maps[f"{name}{self.place.family}"].put(key, value)
+        self.programs.put(f"{name}{self.place.family}", key, value)
 
     def settings(self, flags: int = 0, masquerade: bool = True) -> None:
         node = packed(self.place.node) if masquerade else bytes(16)

@@ -47,8 +47,8 @@ class Node:
         flags = layout.FRONTEND_MAGLEV | (layout.FRONTEND_AFFINITY if affinity_seconds else 0)
         value = layout.FrontendValue(SERVICE, len(pods), 0, affinity_seconds, (0, 0, 0), flags)
         for protocol in (TCP, UDP):
-            self.maps[f"frontends{family}"].put(
-                layout.frontend_key(family, packed(VIP[family]), protocol, PORT), value.pack()
+            loaded.put(
+                f"frontends{family}", layout.frontend_key(family, packed(VIP[family]), protocol, PORT), value.pack()
             )
 
     def choice(self, client: str, sport: int, protocol: int) -> bytes:

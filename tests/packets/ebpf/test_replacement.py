@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, served_blocks
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_backend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
@@ -171,6 +171,13 @@ def another_layout(world: World, patch: pytest.MonkeyPatch, number: int) -> Ebpf
     return fresh(world)
 
 
+def serves(backend: EbpfBackend, ip: str) -> bool:
+    """Whether the blocks are in use and say that this address is served."""
+    held = backend.plane.maps["served_blocks"].get(bytes(4)) or b""
+    (slot,) = served_blocks.slots_of(4, [socket.inet_aton(ip)])
+    return (held[0], held[served_blocks.STATE_BYTES + slot]) == (1, 1)
+
+
 WAYS = [restarted, other_programs, larger_maps, another_layout]
 
 
@@ -195,6 +202,7 @@ def test_nothing_is_lost(
             assert list(generations(backend.plane.directory)) == [number + 1 if way is larger_maps else 0]
             with FlowFilter(backend.plane.maps["flow_filter"]) as held:
                 assert held.in_use
+            assert serves(backend, VIP[0])
             traffic.wait()
         assert traffic.lost == []
     finally:

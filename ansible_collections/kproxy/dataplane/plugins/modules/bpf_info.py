@@ -100,7 +100,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_devic
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_socket_address
 
 #: Arrays of settings, counters and bits: there is nothing to count.
-UNCOUNTED = ("settings", "reasons", "refusals", "xdp_packets", "flow_filter")
+UNCOUNTED = ("settings", "reasons", "refusals", "xdp_packets", "flow_filter", "served_blocks")
 #: Arrays whose elements are taken and given back.
 PLACES = ("connected4", "connected6")
 

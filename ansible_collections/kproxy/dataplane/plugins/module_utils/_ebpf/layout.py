@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flow_filter
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flow_filter, served_blocks
 
 SCHEMA = 2
 
@@ -283,6 +283,7 @@ SIZES: dict[str, tuple[int, int]] = {
     "sockets6": (32, 24),
     "settings": (4, 40),
     "flow_filter": (4, flow_filter.VALUE_SIZE),
+    "served_blocks": (4, served_blocks.VALUE_SIZE),
     "tables4": (4, 8),
     "tables6": (4, 8),
 }

@@ -26,6 +26,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import (
     bpf_devices,
     bpf_link,
     bpf_migration,
+    bpf_served_blocks,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import (
@@ -51,7 +52,7 @@ _FIXED_SIZES = {"reasons": len(layout.REASONS)}
 #: Not copied to larger maps: the programs fill them, and old and new ones share them.
 _SHARED = (*layout.LEARNED_SINCE, "fragments4", "fragments6", "refusals", "xdp_packets")
 #: Neither copied nor shared: counters that may have to grow, and what their owner writes anew.
-_LEFT_BEHIND = ("reasons", "settings")
+_LEFT_BEHIND = ("reasons", "settings", "served_blocks")
 
 
 class NoBpffs(Exception):
@@ -156,9 +157,11 @@ class Dataplane:
                 self._generation += 1
                 self._share_learned()
                 self.maps = self._map_set(self._generation, sizes)
+                bpf_served_blocks.start(self.maps["served_blocks"])
                 self._carry_over(old)
                 return True
         self.maps = self._map_set(self._generation, sizes)
+        bpf_served_blocks.start(self.maps["served_blocks"])
         return False
 
     def _adopted(self, generation: int) -> MapSet:
@@ -205,7 +208,7 @@ class Dataplane:
         for name, held in old.maps.items():
             same = held.info.value_size == self.maps[name].info.value_size
             if same and name not in _LEFT_BEHIND and name not in _SHARED:
-                self.maps[name].update(held.dump())
+                self._update(name, held.dump())
         settings = old.maps["settings"].get(ZERO)
         if settings is not None:
             self.maps["settings"].put(ZERO, settings)
@@ -239,10 +242,14 @@ class Dataplane:
     def write(self, plan: MapPlan) -> None:
         """Carry out a plan, step by step in its order. Raises MapFull or OSError; what was written stays valid."""
         for step in plan.steps():
-            opened: BpfMap = self.maps[step.map]
             if step.upserts:
-                opened.update(step.upserts)
+                self._update(step.map, step.upserts)
+            opened: BpfMap = self.maps[step.map]
             opened.delete(step.deletes)
+
+    def _update(self, name: str, elements: Mapping[bytes, bytes]) -> None:
+        bpf_served_blocks.mark(self.maps["served_blocks"], name, elements)
+        self.maps[name].update(elements)
 
     def settings(self) -> layout.Settings | None:
         """Return the node's settings, None before the first write."""

@@ -40,7 +40,7 @@ class FlowFilter:
 
     def content(self, array: int) -> bytes:
         """Return the slots of an array."""
-        start = flow_filter.array_offset(array)
+        start = flow_filter.array_offset(array) + flow_filter.GROUPS
         return self._memory[start : start + flow_filter.SLOTS]
 
     def filled(self) -> int:
@@ -50,13 +50,14 @@ class FlowFilter:
     def clear(self, array: int) -> None:
         """Forget all that an array says."""
         start = flow_filter.array_offset(array)
-        self._memory[start : start + flow_filter.SLOTS] = bytes(flow_filter.SLOTS)
+        self._memory[start : start + flow_filter.ARRAY_BYTES] = bytes(flow_filter.ARRAY_BYTES)
 
     def mark(self, array: int, slots: Iterable[int]) -> None:
-        """Set slots, one by one: what programs set meanwhile stays set."""
+        """Set slots and their groups, one by one: what programs set meanwhile stays set."""
         start = flow_filter.array_offset(array)
         for slot in slots:
-            self._memory[start + slot] = 1
+            self._memory[start + (slot >> flow_filter.GROUP_BITS)] = 1
+            self._memory[start + flow_filter.GROUPS + slot] = 1
 
     def read_from(self, array: int) -> None:
         """Let programs ask this array from now on."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 COMPILER = "clang 14"
-SOURCE_SHA256 = "5cb36bd29a90cdd5a2d7b0c1fc276fbb2531a0e464d48b89cfdae7ab5bb9cd83"
+SOURCE_SHA256 = "1e9b73d1d142f36c121aa4e15789615511127687acf945abf24db0da01fd3df2"
 OBJECT = """
 c-rlK3v?VunQqVMHDk-R{E)0Db~4JtjD)Pr=rLBF$nhg~P;A97lz=@RkH(fFSsH2NSh54iBmu`KunJG(g<v}Y%pnBdC3oWkKG(h*maFB4ARx<8
 AaIqvSrEH{^+GNP2+^(T`l`F?pKfVJj!Dj*D6zWhuj;@4SN-+)|89M7P19Ph$79GJkMRe?F4;eUf3@!$@%swa@?434J%xt`c8S`jazwe<D=K1F

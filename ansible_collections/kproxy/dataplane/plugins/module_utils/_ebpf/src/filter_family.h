@@ -21,12 +21,14 @@ INLINE __u32 NAME(slot_of)(const struct NAME(tuple) *tuple)
 INLINE bool NAME(may_have_flow)(const struct NAME(tuple) *tuple)
 {
 	const struct flow_filter *filter = the_filter();
-	__u64 state;
+	const struct filter_array *array;
+	__u32 slot;
 
-	if (!filter)
+	if (!filter || !(filter->state & FILTER_IN_USE))
 		return true;
-	state = filter->state;
-	return filter->slots[state & FILTER_ARRAY][NAME(slot_of)(tuple)] | (~state & FILTER_IN_USE);
+	array = &filter->arrays[filter->state & FILTER_ARRAY];
+	slot = NAME(slot_of)(tuple);
+	return array->groups[slot >> FILTER_GROUP_BITS] && array->slots[slot];
 }
 
 INLINE void NAME(mark_flow)(const struct NAME(tuple) *tuple)
@@ -36,6 +38,8 @@ INLINE void NAME(mark_flow)(const struct NAME(tuple) *tuple)
 
 	if (!filter)
 		return;
-	filter->slots[0][slot] = 1;
-	filter->slots[1][slot] = 1;
+	for (int i = 0; i < 2; i++) {
+		filter->arrays[i].groups[slot >> FILTER_GROUP_BITS] = 1;
+		filter->arrays[i].slots[slot] = 1;
+	}
 }

@@ -3,6 +3,7 @@
 /* What both families share of the flow table: hooks, flags, source ports, and what can become of a new connection. */
 #pragma once
 
+#include "blocks.h"
 #include "filter.h"
 #include "packet.h"
 

@@ -120,10 +120,23 @@ INLINE bool NAME(enter_dsr)(void *ctx, __u32 link, const struct NAME(packet) *p,
 	return NAME(put_flow)(&key, &value, BPF_ANY);
 }
 
-/* The first packet of a connection that no frontend answers. */
-INLINE __u32 NAME(open_unserved)(const struct NAME(addr) *dst)
+/* Whether there may be a frontend or a cluster IP of this address; not asked for NodePorts. */
+INLINE bool NAME(may_be_served)(const struct NAME(addr) *addr)
 {
-	if (bpf_map_lookup_elem(&NAME(cluster_ips), dst))
+#if FAMILY == 4
+	return may_serve(addr->w[0] & bpf_htonl(0xffffff00));
+#else
+	__u64 block = ((__u64)addr->w[1] << 32 | addr->w[0]) * FILTER_MIX +
+		      ((__u64)(addr->w[3] & bpf_htonl(0xffff0000)) << 32 | addr->w[2]) * FILTER_MIX6;
+
+	return may_serve(block ^ block >> 32);
+#endif
+}
+
+/* The first packet of a connection that no frontend answers. served: as may_be_served() says. */
+INLINE __u32 NAME(open_unserved)(const struct NAME(addr) *dst, bool served)
+{
+	if (served && bpf_map_lookup_elem(&NAME(cluster_ips), dst))
 		return because(DECIDED_REFUSE, REASON_UNDEFINED_PORT);
 	if (NAME(in_service_range)(dst))
 		return because(DECIDED_DROP, REASON_UNUSED_CLUSTER_IP);
@@ -140,7 +153,7 @@ INLINE __u32 NAME(open_flow)(void *ctx, __u32 link, const struct NAME(packet) *p
 	const struct frontend_value *frontend;
 	struct NAME(endpoint) chosen;
 	struct NAME(addr) own;
-	bool masquerade;
+	bool masquerade, served;
 	enum client kind;
 	__u8 answer;
 	__u32 hash;
@@ -149,15 +162,16 @@ INLINE __u32 NAME(open_flow)(void *ctx, __u32 link, const struct NAME(packet) *p
 		return DECIDED_NOT_OURS;
 	if (node->flags & DRAINING)
 		return DECIDED_DIRECT;
-	frontend = NAME(exact_frontend)(&p->tuple.dst, p->tuple.dport, p->protocol);
+	served = NAME(may_be_served)(&p->tuple.dst);
+	frontend = served ? NAME(exact_frontend)(&p->tuple.dst, p->tuple.dport, p->protocol) : NULL;
 	if (!frontend && !bpf_map_lookup_elem(&NAME(node_addrs), &p->tuple.dst))
-		return NAME(open_unserved)(&p->tuple.dst);
+		return NAME(open_unserved)(&p->tuple.dst, served);
 	if (frontend && (frontend->flags & FRONTEND_RANGES) && !NAME(in_ranges)(frontend, &p->tuple.src))
 		return because(DECIDED_DROP, REASON_SOURCE_RANGE);
 	kind = NAME(client_of)(link, node, &p->tuple.src);
 	frontend = NAME(find_frontend)(frontend, &p->tuple.dst, p->tuple.dport, p->protocol, kind);
 	if (!frontend)
-		return NAME(open_unserved)(&p->tuple.dst);
+		return NAME(open_unserved)(&p->tuple.dst, served);
 	answer = frontend->answer[kind];
 	if ((answer & VERDICT_MASK) == VERDICT_ELSEWHERE)
 		return DECIDED_NOT_OURS;

@@ -129,7 +129,7 @@ struct NAME(plain) {
 	struct port_pair ports;
 	__u8 more[TCP_FLAGS_OFFSET - sizeof(struct port_pair)];
 	__u8 tcp_flags;
-} __attribute__((packed));
+};
 
 /*
  * Read what most packets are, a whole TCP or UDP packet without IP options, from where it lies: no helper is called. False
@@ -139,7 +139,7 @@ INLINE bool NAME(read_plain)(struct __sk_buff *skb, struct NAME(packet) *p)
 {
 	const struct NAME(plain) *plain = (const void *)(long)skb->data + link_header;
 
-	if ((const void *)(plain + 1) > (const void *)(long)skb->data_end)
+	if ((const void *)(&plain->tcp_flags + 1) > (const void *)(long)skb->data_end)
 		return false;
 #if FAMILY == 4
 	if (plain->ip.h.ihl != 5 || (plain->ip.h.frag_off & bpf_htons(0x3fff)))

@@ -46,13 +46,12 @@ INLINE int NAME(open_direct)(const struct NAME(packet) *p, struct NAME(tuple) *f
 INLINE int NAME(own_packet)(const struct NAME(packet) *p)
 {
 	const struct settings *node = node_settings();
+	bool served = NAME(may_be_served)(&p->tuple.dst);
 	const struct frontend_value *frontend;
 
-	if (!node || (node->flags & DRAINING))
+	if (!node || (node->flags & DRAINING) || !begins(p->protocol, p->tcp_flags))
 		return NOT_OURS;
-	if (!begins(p->protocol, p->tcp_flags))
-		return NOT_OURS;
-	frontend = NAME(exact_frontend)(&p->tuple.dst, p->tuple.dport, p->protocol);
+	frontend = served ? NAME(exact_frontend)(&p->tuple.dst, p->tuple.dport, p->protocol) : NULL;
 	if (frontend) {
 		if ((frontend->answer[CLIENT_NODE] & VERDICT_MASK) == VERDICT_DROP)
 			return drop(REASON_NO_LOCAL_ENDPOINT);
@@ -60,7 +59,7 @@ INLINE int NAME(own_packet)(const struct NAME(packet) *p)
 			return drop(REASON_SOURCE_RANGE);
 		return NOT_OURS;
 	}
-	if (!bpf_map_lookup_elem(&NAME(cluster_ips), &p->tuple.dst) && NAME(in_service_range)(&p->tuple.dst))
+	if (!(served && bpf_map_lookup_elem(&NAME(cluster_ips), &p->tuple.dst)) && NAME(in_service_range)(&p->tuple.dst))
 		return drop(REASON_UNUSED_CLUSTER_IP);
 	return NOT_OURS;
 }
