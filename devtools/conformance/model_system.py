@@ -68,7 +68,18 @@ class ModelSystem:
     def apply(self, scope: Scope) -> None:
         changed, deleted = self._api.apply(scope)
         delta = self._table.apply(changes(changed) + [Delete(*key) for key in deleted])
+        self._forget_pins()
         self._clean_conntrack(delta.udp_families)
+
+    def _forget_pins(self) -> None:
+        """A pin goes as soon as no frontend with affinity leads to its endpoint."""
+        reachable = {
+            (row.service_port, row.key.family, SocketAddress(format_address(endpoint.ip), endpoint.port))
+            for row in self._table.frontends.values()
+            if row.affinity_seconds
+            for endpoint in (*row.cluster_endpoints, *row.local_endpoints)
+        }
+        self._pins = {key: pin for key, pin in self._pins.items() if (*key[:2], pin.endpoint) in reachable}
 
     def advance(self, seconds: float) -> None:
         self._now += seconds
