@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.flow_filter import slot_of
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_flow_filter
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flow_filter import rebuild
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_flow_filter import FlowFilter
 from tests.packets.ebpf import frames
@@ -114,6 +117,22 @@ def test_without_a_filter_everything_is_looked_up(node: Node) -> None:
             held.clear(array)
         held.stop()
     play(node, [Step(IN, frames.tcp(p.client, 40000, p.vip, 80, ACK), frames.tcp(p.client, 40000, p.pod, 8080, ACK))])
+
+
+def test_what_ended_flows_have_left_is_cleared(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    p, flows = node.place, node.maps[f"flows{node.place.family}"]
+    plane: Any = SimpleNamespace(maps=node.maps, former=dict)
+    node.frontend()
+    for port in range(1024, 1024 + FLOWS):
+        node.run(IN, frames.tcp(p.client, port, p.vip, 80))
+    left = keys(node)[:3]
+    flows.delete(set(flows.dump()) - set(left))
+    monkeypatch.setattr(ebpf_flow_filter, "NEEDLESS_SLOTS", 10)
+    assert ebpf_flow_filter.keep_filter(plane, len(left))
+    with node.programs.filter() as held:
+        assert held.in_use
+        assert slots(held, held.array) == {slot_of(key) for key in left}
+    assert not ebpf_flow_filter.keep_filter(plane, len(left))
 
 
 def test_flows_are_found_while_it_is_built_anew(node: Node) -> None:

@@ -27,7 +27,8 @@ def rebuild(held: FlowFilter, keys: Callable[[], Iterable[bytes]]) -> None:
     keys: reads the keys of the flow tables. Raises OSError.
     """
     other = 1 - held.array
-    held.wait()
+    if held.in_use:
+        held.wait()
     held.clear(other)
     held.wait()
     held.mark(other, map(slot_of, keys()))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import NamedTuple
 
@@ -22,10 +23,7 @@ class Collected(NamedTuple):
 
 
 def collect(plane: Dataplane) -> Collected:
-    """Remove entries of connections that have ended or idled out, and what they have left in the filter.
-
-    Raises OSError.
-    """
+    """Remove entries of connections that have ended or idled out, and what they have left in the filter."""
     removed = left = 0
     for family in _FAMILIES:
         opened = plane.maps["flows%d" % family]
@@ -34,5 +32,7 @@ def collect(plane: Dataplane) -> Collected:
         opened.delete(ended)
         removed += len(ended)
         left += len(held) - len(ended)
-    keep_filter(plane, left)
+    # A filter that is not cleared fills up, and no more.
+    with contextlib.suppress(OSError):
+        keep_filter(plane, left)
     return Collected(removed, left)
