@@ -82,8 +82,11 @@ def test_a_taken_port_is_reported_and_opened_when_it_is_free(
     with socket.create_server(("127.0.0.1", PORT)):
         on_loop(lambda: servers.update(wanted_listeners([check(1), check(1, port=PORT + 1)], EVERYWHERE)))
         assert list(servers.failures.values()) == ["Address already in use"]
+        (problem,) = servers.problems()
+        assert problem.startswith(f"Service ha/web: health check port {PORT} cannot be opened on any address: Address")
         assert get(PORT + 1).status == 200, "one taken port must not cost the others"
     eventually(lambda: not servers.failures, "the port to be opened")
+    assert servers.problems() == ()
     assert get(PORT).status == 200
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1, "told once, not per try"
 

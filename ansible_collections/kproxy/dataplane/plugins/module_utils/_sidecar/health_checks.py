@@ -109,6 +109,17 @@ class HealthCheckServers:
             server.close()
         self._open.clear()
 
+    def problems(self) -> tuple[str, ...]:
+        """Return which ports cannot be opened, one sentence each. Safe to call from any thread."""
+        wanted = self._wanted
+        return tuple(
+            f"Service {check.namespace}/{check.service}: health check port {listener.port} cannot be opened on "
+            f"{listener.address or 'any address'}: {why}; load balancers take this node for one without endpoints"
+            for listener, why in sorted(dict(self.failures).items())
+            for check in [wanted.get(listener)]
+            if check is not None
+        )
+
     def _listen(self, listener: Listener) -> None:
         try:
             socket = listening_socket(listener.family, listener.address, listener.port)

@@ -178,6 +178,7 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
         lambda: (
             *dataplane.problems(),
             *source.problems(),
+            *health_checks.problems(),
             *(endpoint.failure for endpoint in endpoints if endpoint.failure),
         ),
         dataplane.outsiders,
