@@ -15,6 +15,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.notes 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.undetected import undetected
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.unknown_node import unknown_node
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import memory, views
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.control import Question, QuestionError, Render
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.journal import Journal
@@ -100,10 +101,16 @@ class Answers:
             *unknown_node(self._table, self._about.settings.source == "api"),
             *undetected(self._table),
             *node_notes(self._table),
-            *closed_node_ports(self._table, self._local_addresses()),
+            *self._closed_node_ports(),
             *idle_canary(self._table),
             *through_services(servers, self._table),
         )
+
+    def _closed_node_ports(self) -> list[str]:
+        try:
+            return closed_node_ports(self._table, self._local_addresses())
+        except KernelError as error:
+            return [f"the node's addresses cannot be read: {error}"]
 
     def headline(self) -> str:
         """Return one line for systemctl status."""
