@@ -90,7 +90,9 @@ class Node:
         answers = answer if isinstance(answer, tuple) else (answer, answer, answer)
         address = packed(self.place.vip) if ip is None else packed(ip) if ip else b""
         value = layout.FrontendValue(SERVICE, 1, 0, 60 if flags & layout.FRONTEND_AFFINITY else 0, answers, flags)
-        self.put("frontends", layout.frontend_key(self.place.family, address, protocol, port), value.pack())
+        self.put(
+            "frontends", layout.frontend_key(self.place.family, address, protocol, port), value.pack(self.place.family)
+        )
 
     def run(
         self, hook: str, packet: bytes, forwarded: bool = True, ends: tuple[bytes, bytes] = (HERE, SENDER)

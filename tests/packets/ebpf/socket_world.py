@@ -55,6 +55,7 @@ class World:
         self.cgroup = NodeCgroup(f"kp-ebpf-test-{os.getpid()}-{next(_numbers)}")
         self.bpffs = BpfFs()
         self.plane = Dataplane(os.path.join(self.bpffs.path, "kproxy"), self.cgroup.path)
+        self.taken_by_others = 0
         self.servers = []
         for family, ip in ((socket.AF_INET, POD4), (socket.AF_INET6, POD6)):
             for kind in (STREAM, DGRAM):
@@ -116,15 +117,15 @@ def frontend_plan(answers: tuple[int, int, int] = (0, 0, 0), flags: int = 0, sec
         plan.put(f"cluster_ips{family}", packed(vip), b"\1\0\0\0")
         plan.put(f"node_addrs{family}", packed(node), b"\1\0\0\0")
         for protocol in (TCP, UDP):
-            value = layout.FrontendValue(1, 1, 0, seconds, answers, flags).pack()
+            value = layout.FrontendValue(1, 1, 0, seconds, answers, flags, held).pack(family)
             plan.put(f"frontends{family}", layout.frontend_key(family, packed(vip), protocol, 80), value)
             plan.put(f"frontends{family}", layout.frontend_key(family, b"", protocol, 30080), value)
     return plan
 
 
 def places(world: World) -> tuple[int, int]:
-    """How many places are taken, and how many sockets have found theirs taken."""
-    taken = elsewhere = 0
+    """How many places sockets of the test have taken, and how many have found theirs taken."""
+    taken, elsewhere = -world.taken_by_others, 0
     for name, values in world.plane.read(("connected4", "connected6")).items():
         rest = layout.SIZES[name][1] - 16
         for one, others in struct.iter_unpack(f"=8xII{rest}x", b"".join(values.values())):
@@ -138,3 +139,4 @@ def take_every_place(world: World) -> None:
         taken = layout.Place((1 << 64) - 1, 1, 0, bytes(size), 0, bytes(size), 0).pack()
         opened = world.plane.maps[f"connected{family}"]
         opened.update({index.to_bytes(4, "little"): taken for index in range(opened.info.max_entries)})
+        world.taken_by_others += opened.info.max_entries

@@ -48,7 +48,9 @@ class Node:
         value = layout.FrontendValue(SERVICE, len(pods), 0, affinity_seconds, (0, 0, 0), flags)
         for protocol in (TCP, UDP):
             loaded.put(
-                f"frontends{family}", layout.frontend_key(family, packed(VIP[family]), protocol, PORT), value.pack()
+                f"frontends{family}",
+                layout.frontend_key(family, packed(VIP[family]), protocol, PORT),
+                value.pack(family),
             )
 
     def choice(self, client: str, sport: int, protocol: int) -> bytes:

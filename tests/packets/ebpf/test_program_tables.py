@@ -334,7 +334,7 @@ def test_affinity_keeps_a_client_whatever_its_port(node: Node) -> None:
     for ip in (p.pod, p.other_pod):
         node.put("members", layout.member_key(number, layout.endpoint(packed(ip), 8080)), bytes(4))
     value = layout.FrontendValue(SERVICE, 2, 0, 60, (0, 0, 0), layout.FRONTEND_AFFINITY)
-    node.put("frontends", layout.frontend_key(p.family, packed(p.vip), frames.TCP, 80), value.pack())
+    node.put("frontends", layout.frontend_key(p.family, packed(p.vip), frames.TCP, 80), value.pack(p.family))
     width = len(packed(p.pod))
     at = 16 if p.family == 4 else 24
     chosen = {node.run(IN, frames.tcp(p.client, port, p.vip, 80))[1][at : at + width] for port in range(1000, 1040)}

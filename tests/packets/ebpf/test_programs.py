@@ -71,7 +71,7 @@ class Programs:
 
     def frontend(self, answer: int, flags: int = 0) -> None:
         value = layout.FrontendValue(1, 1, 0, 0, (answer, answer, answer), flags)
-        self.maps["frontends4"].put(layout.frontend_key(4, VIP, 6, 80), value.pack())
+        self.maps["frontends4"].put(layout.frontend_key(4, VIP, 6, 80), value.pack(4))
 
     def ingress(self, packet: bytes) -> bpf.RunResult:
         return bpf.run_once(self.loaded["tcx/ingress"], packet, b"")
@@ -148,7 +148,7 @@ def test_a_life_with_masquerade(loaded: Programs) -> None:
 def test_a_second_frontend_of_the_same_client_port_gets_another_port(loaded: Programs) -> None:
     other = ipaddress.ip_address("10.96.0.2").packed
     loaded.frontend(0)
-    value = layout.FrontendValue(1, 1, 0, 0, (0, 0, 0), 0).pack()
+    value = layout.FrontendValue(1, 1, 0, 0, (0, 0, 0), 0).pack(4)
     loaded.maps["frontends4"].put(layout.frontend_key(4, other, 6, 80), value)
     first = tuple_of(loaded.ingress(tcp4(CLIENT, VIP, 40000, 80)).packet)
     second = tuple_of(loaded.ingress(tcp4(CLIENT, other, 40000, 80)).packet)

@@ -112,6 +112,8 @@ def port_entries(
         if endpoints:
             number = layout.set_number(service, local_only)
             sets[number] = arrange(current.get(number, ()), map(pack_endpoint, endpoints))
+    all_slots = sets.get(layout.set_number(service, False), ())
+    only = all_slots[0] if len(all_slots) == 1 else b""
     balanced = _balanced(rows, service, sets, table_size) if table_size else ()
     seconds = rows[0].affinity_seconds
     served = carried(rows[0])  # by protocol, which a service port has one of
@@ -119,7 +121,7 @@ def port_entries(
         if not served:
             # Only its existence matters: the packet path refuses ports of a cluster IP that no frontend has.
             value = layout.FrontendValue(service, 0, 0, 0, (layout.ELSEWHERE,) * 3, 0)
-            frontends[layout.frontend_key(*row.key)] = value.pack()
+            frontends[layout.frontend_key(*row.key)] = value.pack(row.key.family)
             continue
         flags = layout.FRONTEND_AFFINITY if seconds else 0
         if row.loopback == REJECT:
@@ -130,8 +132,8 @@ def port_entries(
             flags |= layout.FRONTEND_RANGES
             ranges = tuple(layout.range_key(service, *prefix) for prefix in layout.prefixes_of(row.source_ranges))
         answers = _answers(row.outsiders, row.pods, row.node)
-        value = layout.FrontendValue(service, len(cluster), len(local), seconds, answers, flags)
-        frontends[layout.frontend_key(*row.key)] = value.pack()
+        value = layout.FrontendValue(service, len(cluster), len(local), seconds, answers, flags, only)
+        frontends[layout.frontend_key(*row.key)] = value.pack(row.key.family)
     if not served:
         sets, balanced = {}, ()
     # By the cluster set, another node's packet proves that it was meant for an endpoint here (direct server return).

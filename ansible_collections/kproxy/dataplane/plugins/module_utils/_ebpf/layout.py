@@ -77,6 +77,7 @@ REASONS = (
 XDP_PACKETS = ("by-xdp", "by-tc")
 
 _FRONTEND = struct.Struct("=IIIIBBBB")
+_NO_ENDPOINT = {4: bytes(8), 6: bytes(20)}
 _SLOT = struct.Struct("=II")
 _ENDPOINT_TAIL = struct.Struct("!HBB")
 _SETTINGS = struct.Struct("=QII4s16s4x")
@@ -87,7 +88,10 @@ TABLE_HEAD = 8
 
 
 class FrontendValue(NamedTuple):
-    """Value of frontends4/6; answers are indexed by OUTSIDER, POD, NODE."""
+    """Value of frontends4/6; answers are indexed by OUTSIDER, POD, NODE.
+
+    only: struct endpoint4/6 of the endpoint that the Cluster set has alone, empty if it has more or none.
+    """
 
     service: int
     count_cluster: int
@@ -95,16 +99,18 @@ class FrontendValue(NamedTuple):
     affinity_seconds: int
     answers: tuple[int, int, int]
     flags: int
+    only: bytes = b""
 
-    def pack(self) -> bytes:
-        """Return the bytes of struct frontend_value."""
-        return _FRONTEND.pack(*self[:4], *self.answers, self.flags)
+    def pack(self, family: int) -> bytes:
+        """Return the bytes of struct frontend4/6."""
+        return _FRONTEND.pack(*self[:4], *self.answers, self.flags) + (self.only or _NO_ENDPOINT[family])
 
     @classmethod
     def unpack(cls, data: bytes) -> FrontendValue:
-        """Read struct frontend_value."""
-        service, cluster, local, seconds, outsider, pod, node, flags = _FRONTEND.unpack(data)
-        return cls(service, cluster, local, seconds, (outsider, pod, node), flags)
+        """Read struct frontend4/6."""
+        service, cluster, local, seconds, outsider, pod, node, flags = _FRONTEND.unpack_from(data)
+        only = data[_FRONTEND.size :]
+        return cls(service, cluster, local, seconds, (outsider, pod, node), flags, only if any(only) else b"")
 
 
 class Settings(NamedTuple):
@@ -265,8 +271,8 @@ def places_taken(places: Iterable[bytes]) -> int:
 
 #: Bytes of key and value, for the capacity message and the layout test.
 SIZES: dict[str, tuple[int, int]] = {
-    "frontends4": (8, 20),
-    "frontends6": (20, 20),
+    "frontends4": (8, 28),
+    "frontends6": (20, 40),
     "slots4": (8, 8),
     "slots6": (8, 20),
     "members4": (12, 4),

@@ -25,12 +25,21 @@ struct NAME(endpoint) {
 	__u8 pad;
 };
 
+/*
+ * `only` is the endpoint of a Cluster set that has one alone, as many Services do: to look for it in slots4/6 would take as long as
+ * to find the frontend, most of it waiting for memory. Port 0: it has more, or none.
+ */
+struct NAME(frontend) {
+	struct frontend_value value;
+	struct NAME(endpoint) only;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 16384);
 	__type(key, struct NAME(frontend_key));
-	__type(value, struct frontend_value);
+	__type(value, struct NAME(frontend));
 } NAME(frontends) SEC(".maps");
 
 struct {

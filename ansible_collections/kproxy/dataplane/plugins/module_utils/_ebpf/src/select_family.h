@@ -124,6 +124,7 @@ INLINE bool NAME(choose_endpoint)(const struct frontend_value *frontend, bool lo
 	struct NAME(pin_key) pin_key = { .client = *client, .service = frontend->service };
 	struct NAME(pin) fresh;
 	const struct NAME(endpoint) *found = NULL;
+	const struct NAME(frontend) *in_map = (const void *)frontend;
 
 	if (frontend->flags & FRONTEND_AFFINITY) {
 		const struct NAME(pin) *pin = bpf_map_lookup_elem(&NAME(affinity), &pin_key);
@@ -152,10 +153,11 @@ INLINE bool NAME(choose_endpoint)(const struct frontend_value *frontend, bool lo
 		else if (flow)
 			found = NAME(table_endpoint)(slot.set, *flow);
 	}
+	/* At a socket, where it counts most; in packet programs the verifier would walk a fifth more for it. */
+	if (!found && !flow && !local_only && in_map->only.port)
+		found = &in_map->only;
 	if (!found) {
-		/* One endpoint takes no dice, whose state is cold memory, too. */
-		if (count > 1)
-			slot.slot = bpf_get_prandom_u32() % count;
+		slot.slot = bpf_get_prandom_u32() % count;
 		found = bpf_map_lookup_elem(&NAME(slots), &slot);
 	}
 	if (!found)

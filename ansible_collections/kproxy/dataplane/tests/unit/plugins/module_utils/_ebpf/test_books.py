@@ -74,6 +74,7 @@ class Kernel:
     def check(self) -> None:
         for data in self.maps["frontends4"].values():
             value = layout.FrontendValue.unpack(data)
+            assert bool(value.only) is (value.count_cluster == 1)
             for local_only, count in ((False, value.count_cluster), (True, value.count_local)):
                 for slot in range(count):
                     assert layout.slot_key(layout.set_number(value.service, local_only), slot) in self.maps["slots4"]
@@ -329,7 +330,7 @@ def test_case_22_a_collision_is_undone_without_a_wrong_moment() -> None:
     stolen = layout.FrontendValue.unpack(node.kernel.maps["frontends4"][layout.frontend_key(*WEB)])
     other = FrontendKey(4, ipaddress.ip_address("10.96.0.2").packed, 6, 80)
     value = layout.FrontendValue.unpack(node.kernel.maps["frontends4"][layout.frontend_key(*other)])
-    node.kernel.maps["frontends4"][layout.frontend_key(*other)] = value._replace(service=stolen.service).pack()
+    node.kernel.maps["frontends4"][layout.frontend_key(*other)] = value._replace(service=stolen.service).pack(4)
     plan = Books().adopt(node.table, node.kernel.maps, 1)
     changed = set(plan.upserts["frontends4"])
     assert changed == {layout.frontend_key(*WEB), layout.frontend_key(*other)}

@@ -26,10 +26,14 @@ def test_frontend_key(family: int, ip: str, protocol: int, port: int) -> None:
     assert layout.unpack_frontend_key(key) == (address, protocol, port)
 
 
-def test_frontend_value() -> None:
-    value = layout.FrontendValue(7, 3, 1, 10800, (layout.LOCAL_ONLY, 0, layout.MASQUERADE), layout.FRONTEND_AFFINITY)
-    assert len(value.pack()) == layout.SIZES["frontends4"][1]
-    assert layout.FrontendValue.unpack(value.pack()) == value
+@pytest.mark.parametrize(("family", "only"), [(4, ""), (6, ""), (4, "10.244.1.5"), (6, "fd00:10:244:1::5")])
+def test_frontend_value(family: int, only: str) -> None:
+    value = layout.FrontendValue(
+        7, 1 if only else 3, 1, 10800, (layout.LOCAL_ONLY, 0, layout.MASQUERADE), layout.FRONTEND_AFFINITY,
+        layout.endpoint(packed(only), 8080, layout.ENDPOINT_LOCAL) if only else b"",
+    )  # fmt: skip
+    assert len(value.pack(family)) == layout.SIZES["frontends%d" % family][1]
+    assert layout.FrontendValue.unpack(value.pack(family)) == value
 
 
 def test_settings() -> None:

@@ -44,6 +44,7 @@ class StrictMaps:
 
     def _check(self, name: str, data: bytes) -> None:
         value = layout.FrontendValue.unpack(data)
+        assert bool(value.only) is (value.count_cluster == 1)
         for local_only, count in ((False, value.count_cluster), (True, value.count_local)):
             for slot in range(count):
                 key = layout.slot_key(layout.set_number(value.service, local_only), slot)
@@ -59,6 +60,9 @@ def _meaning(maps: Maps) -> dict[object, object]:
         for raw_key, data in maps[name].items():
             value = layout.FrontendValue.unpack(data)
             said[name, raw_key] = value._replace(service=0)
+            if value.only:
+                slots = maps["slots" + name[-1]]
+                assert value.only == slots[layout.slot_key(layout.set_number(value.service, False), 0)]
             said["tables", name, raw_key] = [_choices(maps, name[-1], value.service, local) for local in (False, True)]
     return said
 
