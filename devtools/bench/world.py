@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import Backend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flow_filter import keep_filter
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
@@ -210,6 +211,7 @@ class World:
         if isinstance(self._backend, EbpfBackend):
             flows = self._backend.plane.maps["flows4"]
             flows.delete(flows.dump())
+            keep_filter(self._backend.plane, 0)
 
     def check(self) -> None:
         """Raise AssertionError if it was not XDP that carried what a row of XDP is about."""
