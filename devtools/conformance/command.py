@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from devtools.conformance import corpus, population, runner, timescale
 from devtools.conformance.corpus import Case
 from devtools.conformance.engine_product import EngineProduct
@@ -23,6 +25,7 @@ from devtools.conformance.node_cgroup import BpfFs, NodeCgroup
 from devtools.conformance.packet_system import PacketSystem, unserved
 from devtools.conformance.play import Story, play
 from devtools.conformance.product import NoProduct, Product
+from devtools.conformance.random_cases import random_case
 from devtools.conformance.self_check import without_proxy
 
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
@@ -34,7 +37,7 @@ MAX_JOINED = 4
 def main(argv: Sequence[str]) -> int:
     options = _parse(argv)
     try:
-        cases = corpus.load(options.paths or DEFAULT_PATHS)
+        cases = _cases(options)
     except ValueError as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 2
@@ -56,6 +59,19 @@ def main(argv: Sequence[str]) -> int:
     return _report(runner.run(cases, _player(options), options.jobs), len(cases), options)
 
 
+def _cases(options: argparse.Namespace) -> list[Case]:
+    """Return the cases to play. Raises ValueError for files that are none."""
+    if options.random is None:
+        return corpus.load(options.paths or DEFAULT_PATHS)
+    first, _dash, last = options.random.partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal()):
+        raise ValueError(f"--random {options.random}: give a number, or two as in 100-119")
+    raw = [random_case(seed) for seed in range(int(first), int(last or first) + 1)]
+    if options.show:
+        yaml.safe_dump({"format": 1, "topic": "random", "cases": raw}, sys.stdout, sort_keys=False)
+    return [corpus.parse_case(case) for case in raw]
+
+
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="dev conformance", description=__doc__)
     parser.add_argument("--backend", choices=BACKENDS, default="nft", help="what to test (default: nft)")
@@ -69,6 +85,13 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="without the daemon round the engine: no health check ports, relay and metrics, whose cases then fail",
     )
+    parser.add_argument(
+        "--random",
+        metavar="SEEDS",
+        help="no files, but random cases, as 7 or 100-119; the service table is the judge",
+    )
+    parser.add_argument("--show", action="store_true", help="with --random: print the cases")
+    parser.add_argument("--restart", action="store_true", help="kill the daemon before each step and start it after")
     parser.add_argument("--xdp", action="store_true", help="with ebpf: generic XDP on every device, pods' included")
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="case files or folders of them")
     return parser.parse_args(argv)
@@ -78,7 +101,7 @@ def _player(options: argparse.Namespace) -> runner.PlayCase:
     if options.backend == "model" and not options.self_check:
         return _play_model
     settings = {"xdp": "generic", "xdpDevices": ["*"]} if options.xdp else {}
-    return partial(_play_packets, options.backend, options.self_check, options.engine, settings)
+    return partial(_play_packets, options.backend, options.self_check, options.engine, options.restart, settings)
 
 
 def _play_model(case: Case) -> runner.Played:
@@ -88,7 +111,7 @@ def _play_model(case: Case) -> runner.Played:
 
 
 def _play_packets(
-    backend: str, self_check: bool, engine: bool, settings: Mapping[str, Any], case: Case
+    backend: str, self_check: bool, engine: bool, restart: bool, settings: Mapping[str, Any], case: Case
 ) -> runner.Played:
     """settings: more of kproxyd's own, for the eBPF backend."""
     case = timescale.shorten(case)
@@ -98,17 +121,17 @@ def _play_packets(
     at = Circumstances(case.node.addresses, unserved=kept_free, needless_masquerade=ebpf)
     with contextlib.ExitStack() as stack:
         node_cgroup, extra = _node_cgroup(stack) if ebpf else (None, {})
-        product = _product(backend, self_check, engine, {**extra, **settings})
+        product = _product(backend, self_check, engine, restart, {**extra, **settings})
         system = PacketSystem(case, doubles, product, node_cgroup)
         stack.callback(system.close)
         story = Story(case, doubles, at)
         return runner.Played(list(play(story, system)), story.tally)
 
 
-def _product(backend: str, self_check: bool, engine: bool, extra: dict[str, Any]) -> Product:
+def _product(backend: str, self_check: bool, engine: bool, restart: bool, extra: dict[str, Any]) -> Product:
     if self_check:
         return NoProduct()
-    return EngineProduct(backend, extra) if engine else Kproxyd(backend, extra)
+    return EngineProduct(backend, extra) if engine else Kproxyd(backend, extra, restart)
 
 
 def _node_cgroup(stack: contextlib.ExitStack) -> tuple[NodeCgroup, dict[str, Any]]:

@@ -45,8 +45,9 @@ LATE_SYNC_PERIOD_SECONDS = 0.5
 class Kproxyd:
     """One daemon for one case."""
 
-    def __init__(self, backend: str, extra: Mapping[str, Any] | None = None) -> None:
-        """extra: more keys of the configuration's "kproxy" section."""
+    def __init__(self, backend: str, extra: Mapping[str, Any] | None = None, restart: bool = False) -> None:
+        """extra: more keys of the configuration's "kproxy" section. restart: each step finds the daemon killed."""
+        self._restart = restart
         self._extra = dict(extra or {})
         self._mode = MODES[backend]
         self._folder = Path(tempfile.mkdtemp(prefix="kp-conformance-"))
@@ -80,8 +81,13 @@ class Kproxyd:
 
     def apply(self, changed: Manifests, deleted: Sequence[ObjectKey], objects: Manifests) -> None:
         self._step += 1
+        if self._restart:
+            self.kill(signal.SIGKILL)
         self._write(objects)
-        self._wait(STEP_SECONDS)
+        if self._restart:
+            self.run()
+        else:
+            self._wait(STEP_SECONDS)
 
     def proxy_health(self, check: Mapping[str, Any]) -> HttpResponse:
         assert self._case is not None, "start() comes first"

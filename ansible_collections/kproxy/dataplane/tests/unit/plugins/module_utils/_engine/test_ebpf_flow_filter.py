@@ -91,7 +91,7 @@ class Moments:
 
 def thrice(way: Callable[[Any, Keys], None], run: Run) -> Moments:
     made = Moments(run)
-    for _ in range(3):
+    for _time in range(3):
         way(made, made.keys)
     return made
 
