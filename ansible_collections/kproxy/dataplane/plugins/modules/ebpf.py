@@ -19,6 +19,8 @@ description:
   - An object that cannot be used costs only itself. It is returned in RV(refused) and warned about.
   - To keep the maps in step with the API server from then on, and to remove the records of connections that have ended,
     run the sidecar (M(kproxy.dataplane.sidecar)).
+  - While the kproxyd of another version keeps programs of another layout in place, nothing is written. What would be is
+    returned, and programmed by the kproxyd of this version when M(kproxy.dataplane.sidecar) starts it.
 extends_documentation_fragment:
   - kproxy.dataplane._attributes
   - kproxy.dataplane._attributes.actiongroup_kproxy
@@ -241,6 +243,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend i
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._install.service import Service
+from ansible_collections.kproxy.dataplane.plugins.module_utils._install.succession import left_to_kproxyd
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_xdp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpOptions
@@ -299,10 +303,14 @@ def main() -> None:
             return made[0]
 
         if params["state"] == "present":
-            result = programming.present(params, module.check_mode, make, HIDDEN)
+            left = (
+                left_to_kproxyd(options.root, Service(module.run_command)) if module.get_bin_path("systemctl") else ""
+            )
+            result = programming.present(params, module.check_mode or bool(left), make, HIDDEN)
+            result["problems"] = [*([left] if left else []), *made[0].problems]
         else:
             result = programming.absent(params, module.check_mode, EbpfBackend(options=options))
-        result["problems"] = made[0].problems if made else []
+            result["problems"] = []
     except (SourceError, CommitError, KernelError, ValueError) as error:
         module.fail_json(msg=str(error))
     for warning in programming.warnings(result["refused"] + result["notes"] + result["problems"]):
