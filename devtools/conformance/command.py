@@ -68,7 +68,9 @@ def _cases(options: argparse.Namespace) -> list[Case]:
         raise ValueError(f"--random {options.random}: give a number, or two as in 100-119")
     raw = [random_case(seed) for seed in range(int(first), int(last or first) + 1)]
     if options.show:
-        yaml.safe_dump({"format": 1, "topic": "random", "cases": raw}, sys.stdout, sort_keys=False)
+        yaml.safe_dump(
+            {"format": 1, "kubernetes": "1.36", "topic": "random", "cases": raw}, sys.stdout, sort_keys=False
+        )
     return [corpus.parse_case(case) for case in raw]
 
 

@@ -21,6 +21,8 @@ from devtools.conformance.corpus import Case, SocketAddress, parse_case
 from devtools.conformance.manifests import ApiState, changes, settings
 
 SERVICES, STEPS, PROBES = 5, 3, 14
+#: How many of the Services want addresses and NodePorts that others have.
+CROWDED = 0.3
 NAMESPACE = "shop"
 _ICMP = {"IPv4": 1, "IPv6": 58}
 _FAMILY = {4: "IPv4", 6: "IPv6"}
@@ -63,6 +65,7 @@ def _story(seed: int, choose: random.Random) -> dict[str, Any]:
     primary = list(objects.PRIMARY.values())
     return {
         "name": f"random/{seed}",
+        "why": "What the service table says becomes of the packets",
         "node": {
             "name": objects.NODE,
             "zone": choose.choice([None, "a", "b"]),
@@ -81,26 +84,42 @@ def _story(seed: int, choose: random.Random) -> dict[str, Any]:
             ),
             "masqueradeAll": choose.random() < 0.2,
         },
-        "objects": [_without_affinity(manifest) for manifest in story.objects.values()],
-        "after": [_step(number, *story.batch()) for number in range(STEPS)],
+        "objects": [_changed(manifest, choose) for manifest in story.objects.values()],
+        "after": [_step(number, *story.batch(), choose) for number in range(STEPS)],
     }
 
 
-def _step(number: int, changed: list[dict[str, Any]], gone: list[tuple[str, str]]) -> dict[str, Any]:
+def _step(
+    number: int, changed: list[dict[str, Any]], gone: list[tuple[str, str]], choose: random.Random
+) -> dict[str, Any]:
     deleted = [
         {"kind": kind, "namespace": "" if kind == "ServiceCIDR" else NAMESPACE, "name": name} for kind, name in gone
     ]
     return {
         "step": f"batch {number}",
-        "modify": [_without_affinity(manifest) for manifest in changed],
+        "modify": [_changed(manifest, choose) for manifest in changed],
         "delete": deleted,
     }
 
 
-def _without_affinity(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest of which a single client sees all endpoints."""
-    spec = {key: value for key, value in manifest.get("spec", {}).items() if not key.startswith("sessionAffinity")}
-    return {**manifest, "spec": spec} if spec else manifest
+def _changed(manifest: dict[str, Any], choose: random.Random) -> dict[str, Any]:
+    """Return a Service without affinity, so that one client sees all endpoints, and some at others' addresses."""
+    if manifest["kind"] != "Service":
+        return manifest
+    spec = {key: value for key, value in manifest["spec"].items() if not key.startswith("sessionAffinity")}
+    made: dict[str, Any] = {**manifest, "spec": spec}
+    if choose.random() < CROWDED:
+        places = [objects.address("external", family, choose.choice([1, 2])) for family in objects.FAMILIES]
+        made["metadata"] = {**manifest["metadata"], "creationTimestamp": f"2026-01-{choose.randint(1, 9):02}T00:00:00Z"}
+        if "status" in manifest:
+            made["status"] = {"loadBalancer": {"ingress": [{"ip": ip} for ip in places]}}
+        if "externalIPs" in spec:
+            spec["externalIPs"] = [*places, objects.address("cluster", "IPv4", choose.randint(1, SERVICES))]
+        spec["ports"] = [
+            {**port, "nodePort": choose.choice([30000, 30001])} if "nodePort" in port else port
+            for port in spec["ports"]
+        ]
+    return made
 
 
 def _probes(case: Case, table: ServiceTable, choose: random.Random, seed: int) -> Iterator[dict[str, Any]]:
