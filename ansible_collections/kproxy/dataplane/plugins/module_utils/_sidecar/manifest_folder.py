@@ -22,6 +22,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.manifest
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.unconnected import unconnected
 
 Identity = tuple[str, str, str]  # kind, namespace, name
+MAX_TOLD = 20
 
 
 def is_manifest(name: str) -> bool:
@@ -55,6 +56,7 @@ class ManifestFolder:
         self.problems: dict[str, str] = {}  # file name -> why its newest content is not in use
         self._reported: dict[Identity, ApiObject] = {}
         self._reported_refusals: dict[Identity, str] = {}
+        self._told: tuple[dict[Identity, ApiObject], tuple[str, ...]] | None = None  # for which objects, what
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,8 +68,13 @@ class ManifestFolder:
         return any(key[0] == kind for key in self._reported)
 
     def unconnected(self) -> tuple[str, ...]:
-        """Return which slices and Services, as last reported, lack one another."""
-        return tuple(unconnected(self._reported.values()))
+        """Return which slices and Services, as last reported, lack one another; the first of them if they are many."""
+        objects, told = self._reported, self._told
+        if told is None or told[0] is not objects:
+            found = unconnected(objects.values())
+            more = [f"{len(found) - MAX_TOLD} more Services or EndpointSlices lack one another"]
+            told = self._told = (objects, tuple(found[:MAX_TOLD] + more * (len(found) > MAX_TOLD)))
+        return told[1]
 
     def put(self, name: str, content: bytes) -> None:
         """Take a file's new content; if it cannot be decoded, `problems` says why."""

@@ -221,3 +221,17 @@ def test_inotify_records() -> None:
         "iIII", 1, inotify.DELETE_SELF, 0, 0
     )
     assert inotify.decode(records) == [(1, inotify.CLOSE_WRITE, "a.yaml"), (1, inotify.DELETE_SELF, "")]
+
+
+def test_what_lacks_its_other_half_is_told_up_to_a_number() -> None:
+    folder = ManifestFolder()
+    folder.put("a.yaml", text(*[service(f"web{number:02}", f"10.96.0.{number + 1}") for number in range(25)]))
+    assert folder.unconnected() == (), "nothing was reported yet"
+    folder.difference()
+    told = folder.unconnected()
+    assert told[0].startswith("no EndpointSlice names Service shop/web00")
+    assert told[20:] == ("5 more Services or EndpointSlices lack one another",)
+    assert folder.unconnected() is told
+    folder.put("a.yaml", text(service("web"), SLICE))
+    folder.difference()
+    assert folder.unconnected() == ()
