@@ -15,7 +15,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address 
     parse_address,
     parse_prefix,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NUMBERS, TCP
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NAMES, NUMBERS, TCP
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.shown import shown
 
 DEFAULT_AFFINITY_SECONDS = 10800
@@ -202,4 +202,27 @@ def _ports(spec: Mapping[str, Any], kind: str, notes: list[str]) -> tuple[Servic
                 node_port,
             )
         )
+    _tell_apart(found, notes)
     return tuple(found)
+
+
+def _tell_apart(ports: list[ServicePort], notes: list[str]) -> None:
+    """Raise fields.FieldError where a port's name, by which slices say where it leads, is not its own.
+
+    The API server takes no such Service (pkg/apis/core/validation ValidateService), a folder of manifests may hold one.
+    """
+    if len(ports) < 2:
+        return
+    names: set[str] = set()
+    taken: set[tuple[str, int, int]] = set()
+    for index, port in enumerate(ports):
+        if not port.name:
+            raise fields.FieldError("spec.ports[%d].name is missing: each of several ports needs one" % index)
+        if port.name in names:
+            raise fields.FieldError("spec.ports[%d].name: %s is the name of another port" % (index, port.name))
+        names.add(port.name)
+        for kind, number in (("port", port.port), ("nodePort", port.node_port)):
+            if number and (kind, port.protocol, number) in taken:
+                protocol = NAMES[port.protocol]
+                notes.append("ports[%d]: %s %d/%s is there twice; the last counts" % (index, kind, number, protocol))
+            taken.add((kind, port.protocol, number))

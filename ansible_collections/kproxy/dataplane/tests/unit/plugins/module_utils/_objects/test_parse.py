@@ -142,6 +142,36 @@ def test_a_cluster_ip_that_nobody_allocates(spec: dict[str, Any], words: str) ->
         parsed_service(spec)
 
 
+MISTAKEN_PORTS = [
+    ([{"port": 80}, {"port": 443}], r"ports\[0\]\.name is missing: each of several ports needs one"),
+    ([{"name": "a", "port": 80}, {"port": 443}], r"ports\[1\]\.name is missing"),
+    ([{"name": "a", "port": 80}, {"name": "a", "port": 443}], r"ports\[1\]\.name: a is the name of another port"),
+    ([{"name": "a", "port": 53}, {"name": "a", "port": 53, "protocol": "UDP"}], "a is the name of another port"),
+]
+
+
+@pytest.mark.parametrize(("ports", "words"), MISTAKEN_PORTS)
+def test_ports_that_slices_could_not_tell_apart_are_refused(ports: list[dict[str, Any]], words: str) -> None:
+    with pytest.raises(Refusal, match=words):
+        parsed_service({"ports": ports})
+    assert parsed_service({"ports": [{"port": 80}]}).notes == ()
+
+
+def test_numbers_that_are_there_twice_are_noted() -> None:
+    ports = [
+        {"name": "a", "port": 80, "nodePort": 30080},
+        {"name": "b", "port": 80, "nodePort": 30081},
+        {"name": "c", "port": 80, "protocol": "UDP", "nodePort": 30080},
+        {"name": "d", "port": 81, "nodePort": 30080},
+        {"name": "e", "port": 82},
+        {"name": "f", "port": 83},
+    ]
+    assert parsed_service({"ports": ports}).notes == (
+        "ports[1]: port 80/TCP is there twice; the last counts",
+        "ports[3]: nodePort 30080/TCP is there twice; the last counts",
+    )
+
+
 def test_a_node_port_that_nobody_allocates_is_noted() -> None:
     ports = [{"name": "a", "port": 80}, {"name": "b", "port": 81, "nodePort": 30081}]
     assert parsed_service({"type": "NodePort", "ports": ports}).notes == (
