@@ -81,6 +81,9 @@ def parse_service(manifest: Mapping[str, Any], metadata: Mapping[str, Any], name
     external = fields.choice(spec, "externalTrafficPolicy", "spec.externalTrafficPolicy", ("Cluster", "Local"))
     external_ips = _addresses(fields.sequence(spec, "externalIPs", "spec.externalIPs"), "externalIPs", families, notes)
     load_balancer = kind == "LoadBalancer"
+    if load_balancer and spec.get("loadBalancerIP") and not _ingress(manifest):
+        # A wish, which whoever gives addresses answers in the status.
+        notes.append("loadBalancerIP: nobody has given it: write it to status.loadBalancer.ingress, or let it be given")
     check_port = fields.integer(spec, "healthCheckNodePort", "spec.healthCheckNodePort", 0, 65535) or 0
     return Service(
         namespace=namespace,
@@ -144,12 +147,16 @@ def _addresses(texts: list[Any], field: str, families: set[int], notes: list[str
     return tuple(found)
 
 
-def _load_balancer_ips(manifest: Mapping[str, Any], families: set[int], notes: list[str]) -> tuple[bytes, ...]:
-    """Return the ingress addresses in mode VIP, the default (KEP-1860); Proxy mode is left to the load balancer."""
+def _ingress(manifest: Mapping[str, Any]) -> list[Any]:
     status = fields.mapping(manifest, "status", "status")
     load_balancer = fields.mapping(status, "loadBalancer", "status.loadBalancer")
+    return fields.sequence(load_balancer, "ingress", "status.loadBalancer.ingress")
+
+
+def _load_balancer_ips(manifest: Mapping[str, Any], families: set[int], notes: list[str]) -> tuple[bytes, ...]:
+    """Return the ingress addresses in mode VIP, the default (KEP-1860); Proxy mode is left to the load balancer."""
     texts: list[Any] = []
-    for ingress in fields.sequence(load_balancer, "ingress", "status.loadBalancer.ingress"):
+    for ingress in _ingress(manifest):
         if not isinstance(ingress, Mapping):
             raise fields.FieldError("status.loadBalancer.ingress must be a list of objects")
         if ingress.get("ip") and ingress.get("ipMode", "VIP") in (None, "", "VIP"):

@@ -172,6 +172,31 @@ def test_numbers_that_are_there_twice_are_noted() -> None:
     )
 
 
+WISHES: list[tuple[dict[str, Any], list[dict[str, str]], int]] = [
+    ({"type": "LoadBalancer", "loadBalancerIP": "198.51.100.9"}, [], 1),
+    ({"type": "LoadBalancer", "loadBalancerIP": "198.51.100.9"}, [{"hostname": "lb.example.org"}], 0),
+    ({"type": "LoadBalancer", "loadBalancerIP": "198.51.100.9"}, [{"ip": "198.51.100.9"}], 0),
+    ({"type": "LoadBalancer"}, [], 0),
+    ({"type": "ClusterIP", "loadBalancerIP": "198.51.100.9"}, [], 0),
+]
+
+
+@pytest.mark.parametrize(("spec", "ingress", "notes"), WISHES)
+def test_a_wish_for_an_address_that_nobody_gave_is_noted(
+    spec: dict[str, Any], ingress: list[dict[str, str]], notes: int
+) -> None:
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web"},
+        "spec": {"clusterIP": "10.96.0.5", "ports": [{"port": 80}], **spec},
+        "status": {"loadBalancer": {"ingress": ingress}},
+    }
+    made = parse(manifest)
+    assert isinstance(made, Service)
+    assert len([note for note in made.notes if note.startswith("loadBalancerIP: nobody")]) == notes
+
+
 def test_a_node_port_that_nobody_allocates_is_noted() -> None:
     ports = [{"name": "a", "port": 80}, {"name": "b", "port": 81, "nodePort": 30081}]
     assert parsed_service({"type": "NodePort", "ports": ports}).notes == (
