@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.simulate import Outcome, Packet, simulate
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_address, parse_address
@@ -133,6 +134,11 @@ def _probes(case: Case, table: ServiceTable, choose: random.Random, seed: int) -
         outcome = simulate(table, Packet(parse_address(client), parse_address(ip), number, port, interface), own)
         if outcome.verdict == "pass" and kind == "node" and ip in case.node.addresses:
             continue  # from itself to itself: no packet that anybody could see
+        if any(
+            FrontendKey(4 if len(one.ip) == 4 else 6, one.ip, number, one.port) in table.frontends
+            for one in outcome.endpoints
+        ):
+            continue  # nftables looks at a translated packet's new destination, too, as kube-proxy does
         to = {"ip": ip, "protocol": protocol} | ({"port": port} if port else {})
         yield {"from": {"ip": client, "kind": kind}, "to": to, "expect": _expectation(outcome, case)}
 
