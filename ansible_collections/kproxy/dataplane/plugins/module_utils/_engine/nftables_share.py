@@ -13,7 +13,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table 
 class NftablesShare(ServiceTable):
     """A view of another table: only rows that eBPF does not carry, and no service ranges.
 
-    The programs drop what goes to unused service addresses; nftables knows only its own share of the used ones.
+    The programs drop what goes to unused service addresses; nftables knows only its own share of the used ones, and of
+    their ports: it would refuse what the node sends to others, which the programs may have to drop.
     """
 
     def __init__(self, whole: ServiceTable) -> None:
@@ -23,7 +24,7 @@ class NftablesShare(ServiceTable):
         self.built = whole.built
         self.view = whole.view
         self.frontends = {key: row for key, row in whole.frontends.items() if not carried(row)}
-        self.rules = {family: rule._replace(service_cidrs=()) for family, rule in whole.rules.items()}
+        self.rules = {family: rule._replace(service_cidrs=(), guarded=False) for family, rule in whole.rules.items()}
 
     def frontends_of(self, service: ServiceKey) -> list[Frontend]:
         """Return the rows of one Service that nftables carries."""

@@ -29,7 +29,8 @@ class NodeRules(NamedTuple):
     """What holds for a whole family on this node, whatever the Services.
 
     pods: how pods are recognised. node_port_ranges: where NodePorts are accepted, None for every local address but
-    loopback. service_cidrs: ranges whose unused addresses are dropped.
+    loopback. service_cidrs: ranges whose unused addresses are dropped. guarded: ports of cluster IPs that no Service
+    has are refused by who renders these rules.
     """
 
     pods: PodDetection
@@ -37,6 +38,7 @@ class NodeRules(NamedTuple):
     service_cidrs: tuple[Prefix, ...]
     masquerade_all: bool
     masquerade_mark: int
+    guarded: bool = True
 
 
 class Conflict(NamedTuple):

@@ -179,7 +179,7 @@ def base_chains(family: int, rules: NodeRules, place: Placement) -> list[Declara
         ),
         chain(
             "undefined-addresses",
-            "%s daddr @%s goto refuse" % (words.header, names.CLUSTER_IPS),
+            *(["%s daddr @%s goto refuse" % (words.header, names.CLUSTER_IPS)] if rules.guarded else []),
             "%s daddr @%s drop" % (words.header, names.SERVICE_CIDRS),
         ),
         chain(names.REFUSE_LOOPBACK, *("meta l4proto %s counter" % protocol for protocol in PROTOCOLS), "goto refuse"),
