@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,25 +16,10 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flow
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_flow_filter import FlowFilter
 from tests.packets.ebpf import frames
 from tests.packets.ebpf.frames import ACK
-from tests.packets.ebpf.loaded_programs import Programs
-from tests.packets.ebpf.program_node import IN, OUT, PLACES, Node, Step, play
+from tests.packets.ebpf.program_node import IN, OUT, Node, Step, play
 
 #: Of the test beside programs that run.
 REBUILDS, FLOWS = 20, 200
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[Programs]:
-    made = Programs({})
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-@pytest.fixture(params=[4, 6], ids=["ipv4", "ipv6"])
-def node(request: pytest.FixtureRequest, loaded: Programs) -> Node:
-    return Node(PLACES[request.param], loaded)
 
 
 def keys(node: Node) -> list[bytes]:

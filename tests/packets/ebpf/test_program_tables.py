@@ -5,7 +5,7 @@ A row is a conversation: what each hook gets and what it makes of it. No namespa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -30,21 +30,6 @@ from tests.packets.ebpf.program_node import (
     Step,
     play,
 )
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[Programs]:
-    made = Programs({})
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-@pytest.fixture(params=[4, 6], ids=["ipv4", "ipv6"])
-def node(request: pytest.FixtureRequest, loaded: Programs) -> Node:
-    return Node(PLACES[request.param], loaded)
-
 
 Conversation = Callable[[Place, Build], list[Step]]
 

@@ -22,15 +22,6 @@ BURST, PER_SECOND = 100, 1000
 RECORD_ROUTE = b"\x07\x07\x04\0\0\0\0\0"
 
 
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[Programs]:
-    made = Programs({})
-    try:
-        yield made
-    finally:
-        made.close()
-
-
 @pytest.fixture(params=[4, 6], ids=["ipv4", "ipv6"])
 def node(request: pytest.FixtureRequest, loaded: Programs) -> Node:
     return refusing(request.param, loaded)

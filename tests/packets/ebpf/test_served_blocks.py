@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -10,27 +10,12 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layo
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_served_blocks
 from tests.packets.ebpf import frames
 from tests.packets.ebpf.frames import packed
-from tests.packets.ebpf.loaded_programs import Programs
-from tests.packets.ebpf.program_node import IN, OUT, PLACES, SHOT, UNSPEC, Node, Place
+from tests.packets.ebpf.program_node import IN, OUT, SHOT, UNSPEC, Node, Place
 
 ADDRESSES = {
     4: ["10.96.0.1", "203.0.113.80", "0.0.0.1", "255.255.255.254"],
     6: ["fd00:10:96::1", "2001:db8:cafe::80", "::2", "fd00:ffff:ffff:ffff:ffff:ffff:ffff:fffe"],
 }
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[Programs]:
-    made = Programs({})
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-@pytest.fixture(params=[4, 6], ids=["ipv4", "ipv6"])
-def node(request: pytest.FixtureRequest, loaded: Programs) -> Node:
-    return Node(PLACES[request.param], loaded)
 
 
 def forget(node: Node) -> None:
