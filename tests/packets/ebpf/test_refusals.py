@@ -36,24 +36,26 @@ _VNET = struct.Struct("=BBHHHH")
 _HERE, _SENDER = bytes.fromhex("02000000007a"), bytes.fromhex("020000000009")
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
+@contextlib.contextmanager
+def without_endpoints() -> Iterator[World]:
     made = World()
     try:
         made.sync(*objects(), *slices({}))
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with without_endpoints() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[World]:
-    made = World()
-    try:
-        made.sync(*objects(), *slices({}))
+    with without_endpoints() as made:
         yield made
-    finally:
-        made.close()
 
 
 def nothing(_world: World) -> None:

@@ -69,7 +69,7 @@ def parse_endpointslice(
 ) -> EndpointSlice:
     """Return the slice of a manifest. Raises fields.FieldError for one that is unusable.
 
-    An endpoint with a bad address costs only itself and is notes; only the first address of an endpoint counts.
+    An endpoint with a bad address costs only itself and is noted; only the first address of an endpoint counts.
     """
     labels = fields.labels(metadata)
     address_type = fields.choice(manifest, "addressType", "addressType", ("IPv4", "IPv6", "FQDN"))
