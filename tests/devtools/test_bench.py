@@ -17,7 +17,7 @@ def row(path: str, services: int, ratio: float, dialled: str = "even") -> dict[s
         "services": services,
         "dialled": dialled,
         "ratio_to_direct": ratio,
-        "quartiles": [ratio - 0.01, ratio + 0.01],
+        "interval": [ratio - 0.01, ratio + 0.01],
     }
 
 
@@ -56,11 +56,26 @@ def test_report_compares_what_is_dialled_alike() -> None:
              row("iptables-nft", 10, 0.30), row("iptables-nft", 10, 0.24, "last")]
         )
     )  # fmt: skip
-    assert lines[1] == "socket-lb               1  even          0.99  0.98 to 1.00"
+    assert lines[1] == "socket-lb               1  even          0.99  0.98 and 1.00"
     assert lines[-2:] == [
         "socket-lb is 3.0 x iptables-nft at 10 services (even)",
         "socket-lb is 4.0 x iptables-nft at 10 services (last)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("count", "ranks"),
+    [
+        pytest.param(2, (0, 1), id="too few"),
+        pytest.param(5, (0, 4), id="still too few"),
+        pytest.param(6, (0, 5), id="the fewest: 2/64 lie outside"),
+        pytest.param(9, (1, 7), id="nine"),
+        pytest.param(25, (7, 17), id="a run"),
+    ],
+)
+def test_interval_of_the_median(count: int, ranks: tuple[int, int]) -> None:
+    """The ranks are those of the tables of the sign test at 0.05 in both tails together."""
+    assert connect.median_interval([float(rank) for rank in reversed(range(count))]) == ranks
 
 
 def test_a_chain_has_every_service_once_in_order() -> None:
