@@ -268,6 +268,30 @@ def test_a_device_that_refuses_a_mode_is_served_by_tc_and_changes_nothing_again(
     assert host.run("bpf_info")["xdp"]["devices"] == {"dull0": "generic"}
 
 
+def test_an_excluded_device_is_changed_once_and_read_back(host: Host) -> None:
+    objects = SERVICE, slice_of(POD[4])
+    excluded: dict[str, Any] = {"excluded_devices": ["up*"]}
+    everywhere = {"lo": True, "pod0": True, "up0": True}
+    host.ebpf(*objects)
+    assert host.run("bpf_info")["devices"] == everywhere
+    assert host.ebpf(*objects, check=True, **excluded)["changed"]
+    assert host.run("bpf_info")["devices"] == everywhere
+    result = host.ebpf(*objects, **excluded)
+    assert (result["changed"], result["problems"]) == (True, [])
+    assert host.run("bpf_info")["devices"] == {**everywhere, "up0": False}
+    assert not host.ebpf(*objects, **excluded)["changed"]
+    assert not host.forwards()
+
+    # No kproxyd runs here that would have followed a device which comes later.
+    host.world.node.ip(["link add late0 type bridge"])
+    assert host.run("bpf_info")["devices"]["late0"] is False
+    assert host.ebpf(*objects, check=True)["changed"]
+    assert host.ebpf(*objects)["changed"]
+    assert host.run("bpf_info")["devices"] == {**everywhere, "late0": True}
+    assert host.forwards()
+    assert not host.ebpf(*objects)["changed"]
+
+
 def test_one_bad_object_costs_only_itself(host: Host) -> None:
     spec = {"clusterIP": "10.96.0.300", "ports": []}
     bad = {**SERVICE, "metadata": {"namespace": "shop", "name": "old"}, "spec": spec}

@@ -53,6 +53,13 @@ maps:
   returned: success
   type: dict
   sample: {frontends4: {entries: 12, room: 16384}}
+devices:
+  description:
+    - Whether each device of the node has the packet programs. A device that has not is excluded, or has come while no
+      kproxyd ran.
+  returned: success
+  type: dict
+  sample: {eth0: true, lo: true, stor0: false}
 xdp:
   description: The mode of the XDP program by device, and how many packets of Services it sent on or left to tc.
   returned: success
@@ -115,6 +122,7 @@ def read(plane: Dataplane) -> dict[str, Any]:
         "capabilities": plane.capabilities._asdict(),
         "hooks": {},
         "maps": {},
+        "devices": {},
         "xdp": {"devices": {}, "packets": {}},
         "forwarding": "",
         "maglev_table_size": 0,
@@ -131,7 +139,10 @@ def read(plane: Dataplane) -> dict[str, Any]:
     live = plane.read(names)
     room = plane.room()
     result["maps"] = {name: {"entries": _entries(name, live[name]), "room": room[name]} for name in names}
-    result["xdp"] = {"devices": plane.xdp.modes(devices()), "packets": plane.xdp_packets()}
+    found = devices()
+    holding = plane.packets.holding(found)
+    result["devices"] = {name: index in holding for name, (index, _hardware) in sorted(found.items())}
+    result["xdp"] = {"devices": plane.xdp.modes(found), "packets": plane.xdp_packets()}
     settings = plane.settings()
     result["forwarding"] = forwarding_of(settings.flags) if settings is not None else ""
     if "tables4" in plane.maps.maps:

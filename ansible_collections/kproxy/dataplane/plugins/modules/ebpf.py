@@ -110,6 +110,17 @@ options:
     type: list
     elements: str
     default: []
+  excluded_devices:
+    description:
+      - Names or patterns of the devices that get none of the packet programs, XDP included, also if they come later; for
+        a storage network, or a mesh between nodes that never carries traffic of Services.
+      - Packets on these devices are not translated, dropped or refused. Exclude only a device by which neither clients
+        of Services nor endpoints are reached. A client behind it gets no answer from the node's Services, and a client
+        that reached an endpoint behind it would not be masqueraded.
+      - Sockets of the node and of its pods are translated all the same, whatever device their packets leave by.
+    type: list
+    elements: str
+    default: []
   forwarding:
     description:
       - How clients from outside reach endpoints of other nodes through NodePorts, external IPs and the IPs of load
@@ -164,6 +175,11 @@ EXAMPLES = r"""
     forwarding: dsr-option
     xdp: auto
     xdp_devices: ["ens*"]
+
+- name: Keep the programs off the storage network
+  kproxy.dataplane.ebpf:
+    manifests: manifests/
+    excluded_devices: ["stor*"]
 
 - name: Remove everything
   kproxy.dataplane.ebpf:
@@ -277,6 +293,7 @@ def main() -> None:
             "maglev_memory": {"type": "int", "default": DEFAULT_TABLE_MEMORY},
             "xdp": {"type": "str", "choices": list(bpf_xdp.CHOICES), "default": bpf_xdp.DISABLED},
             "xdp_devices": {"type": "list", "elements": "str", "default": []},
+            "excluded_devices": {"type": "list", "elements": "str", "default": []},
             "forwarding": {"type": "str", "choices": list(ebpf_options.FORWARDINGS), "default": ebpf_options.SNAT},
         },
         mutually_exclusive=SOURCES_EXCLUDE,
@@ -294,6 +311,7 @@ def main() -> None:
             table_memory=params["maglev_memory"],
             xdp=XdpOptions(params["xdp"], tuple(params["xdp_devices"])),
             forwarding=params["forwarding"],
+            excluded=tuple(params["excluded_devices"]),
         )
         # A backend is bound to the families it serves, which only the configuration tells.
         made: list[EbpfBackend] = []

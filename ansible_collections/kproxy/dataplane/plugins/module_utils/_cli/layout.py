@@ -211,7 +211,13 @@ def _outsiders(document: Document | None) -> list[tuple[str, str]]:
     packets = document["xdpPackets"]
     xdp = f"{modes}: {packets['by-xdp']} packets sent on, {packets['by-tc']} left to tc" if modes else "on no device"
     reasons = ", ".join(f"{name} {count}" for name, count in document["reasons"].items() if count)
-    return [("forwarding", document["forwarding"]), ("XDP", xdp), ("not served", reasons or "-")]
+    excluded = ", ".join(document.get("excludedDevices", ()))
+    return [
+        ("forwarding", document["forwarding"]),
+        ("XDP", xdp),
+        *([("excluded devices", excluded)] if excluded else []),
+        ("not served", reasons or "-"),
+    ]
 
 
 def frontend(document: Document) -> str:

@@ -70,7 +70,7 @@ class EbpfBackend:
     ) -> None:
         self.options = options
         self.books = Books(options.table_size)
-        self.plane = Dataplane(options.root, options.cgroup or None, options.table_size, options.xdp)
+        self.plane = Dataplane(options.root, options.cgroup or None, options.table_size, options.xdp, options.excluded)
         self._forwarding_problem = ""
         if options.forwarding != SNAT and not self.plane.capabilities.check_mtu:
             self._forwarding_problem = "forwarding %s needs Linux 5.12 (bpf_check_mtu): outsiders are masqueraded" % (
@@ -292,7 +292,7 @@ class EbpfBackend:
     def _is_attached(self) -> bool:
         held = self.plane.attached()
         hooks = [program.section.replace("/", "_") for program in self.plane.objects["sock"].programs]
-        return all(held.get(hook, ("", 0))[1] for hook in hooks) and self.plane.xdp.in_place(self.plane.maps, devices())
+        return all(held.get(hook, ("", 0))[1] for hook in hooks) and self.plane.devices_in_place()
 
     # -- nftables' share --------------------------------------------------------------------------------------------
 
@@ -318,6 +318,7 @@ class EbpfBackend:
                 "xdp": self.plane.xdp.modes(devices()),
                 "xdpPackets": self.plane.xdp_packets(),
                 "reasons": self.plane.reasons(),
+                "excludedDevices": self.plane.excluded_devices(),
             }
 
     # -- looking ----------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ class Options(NamedTuple):
     that covers the node's processes, empty for the root of the hierarchy. table_size: entries of the Maglev table of
     every Service that is dialled from outside, 0 for random choice. table_memory: MiB that all tables may take.
     xdp: where packets are forwarded before the stack. forwarding: how outsiders reach endpoints of other nodes.
+    excluded: patterns of the names of devices that get no packet program.
     """
 
     root: str = DEFAULT_ROOT
@@ -39,6 +40,7 @@ class Options(NamedTuple):
     table_memory: int = DEFAULT_TABLE_MEMORY
     xdp: XdpOptions = XdpOptions()
     forwarding: str = SNAT
+    excluded: tuple[str, ...] = ()
 
 
 DEFAULTS = Options()

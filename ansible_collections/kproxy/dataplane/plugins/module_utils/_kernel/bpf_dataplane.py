@@ -66,7 +66,8 @@ class Unsupported(Exception):
 class Dataplane:
     """Owner of the pins. Use: open, fill by write(), attach, retire_old; later write() alone. To look only: adopt.
 
-    table_size: entries of Maglev tables, 0 for none. xdp_options: where the XDP program goes.
+    table_size: entries of Maglev tables, 0 for none. xdp_options: where the XDP program goes. excluded: patterns of the
+    names of devices that get no packet program, XDP included.
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class Dataplane:
         cgroup: str | None = None,
         table_size: int = 0,
         xdp_options: XdpOptions = NO_XDP,
+        excluded: tuple[str, ...] = (),
     ) -> None:
         self.root = root
+        self.excluded = excluded
         self.cgroup = cgroup
         self.table_size = table_size
         self.directory = os.path.join(root, "v%d" % layout.SCHEMA)
@@ -297,15 +300,29 @@ class Dataplane:
             for descriptor in loaded.values():
                 os.close(descriptor)
 
-    def attach_devices(self, swap: bool) -> dict[str, int]:
-        """Put the packet programs on every device that lacks them, or on every device; index by name.
+    def attach_devices(self, swap: bool) -> None:
+        """Put the packet programs on every device that lacks them, or on every one, and take them off excluded ones.
 
         `swap`: load the programs anew, for maps that have changed. Links of devices that are gone are unpinned.
         """
-        found = bpf_devices.devices()
-        self.packets.follow(self.maps, self._constants("tc"), found, swap)
+        found, without = self._devices()
+        self.packets.follow(self.maps, self._constants("tc"), found, without.values(), swap)
         self.xdp.follow(self.maps, self._constants("xdp"), found, swap)
-        return {name: index for name, (index, _hardware) in found.items()}
+
+    def devices_in_place(self) -> bool:
+        """Whether attach_devices(swap=False) would change nothing."""
+        found, without = self._devices()
+        return self.packets.in_place(found, without.values()) and self.xdp.in_place(self.maps, found)
+
+    def excluded_devices(self) -> list[str]:
+        """Return the names of the devices that are here and excluded."""
+        return sorted(self._devices()[1])
+
+    def _devices(self) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
+        """Return (index, hardware type) by name of devices that get packet programs, and the index of the others."""
+        found = bpf_devices.devices()
+        without = {name: found.pop(name)[0] for name in bpf_devices.excluded(found, self.excluded)}
+        return found, without
 
     def _constants(self, name: str) -> dict[str, int]:
         own = {

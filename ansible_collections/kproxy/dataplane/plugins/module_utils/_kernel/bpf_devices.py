@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import fnmatch
 import os
 import socket
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_link
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
@@ -61,6 +62,16 @@ def devices() -> dict[str, tuple[int, int]]:
     return found
 
 
+def excluded(names: Iterable[str], patterns: Collection[str]) -> set[str]:
+    """Return those of the names that one of the patterns matches."""
+    return {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
+
+
+def directions(hardware: int) -> tuple[str, ...]:
+    """Return the directions in which the packets of a device of this hardware type are looked at."""
+    return (EGRESS,) if hardware == LOOPBACK else (INGRESS, EGRESS)
+
+
 def attach_tcx(pins: str, index: int, programs: Mapping[str, int]) -> None:
     """Put the programs (by direction) on one device, by pinned links. A device gone meanwhile is no error."""
     for direction, program in programs.items():
@@ -81,9 +92,34 @@ def tcx_pin(pins: str, direction: str, index: int) -> str:
 
 
 def tcx_indexes(pins: str) -> set[int]:
-    """Return the indexes of the devices that have a pinned link."""
+    """Return the indexes of the devices that have a pinned link, or had one when they were there."""
     names = os.listdir(pins) if os.path.isdir(pins) else []
     return {int(name.rpartition("_")[2]) for name in names if name.startswith("tcx_")}
+
+
+def tcx_holds(pins: str, index: int, wanted: Collection[str]) -> bool:
+    """Whether a device has the links of these directions.
+
+    The device that had this index before may have left its pins; and one that moved keeps its index where it went.
+    """
+    for direction in wanted:
+        held = bpf_link.look(tcx_pin(pins, direction, index))
+        if held is None or held.target != index:
+            return False
+        try:
+            if held.program not in bpf.attached_programs(index, _TCX[direction]):
+                return False
+        except OSError as error:
+            if error.errno != errno.ENODEV:
+                raise
+            return False
+    return True
+
+
+def detach_tcx(pins: str, index: int) -> None:
+    """Detach and unpin the links of one index, whatever they are attached to."""
+    for direction in (INGRESS, EGRESS):
+        bpf_link.remove(tcx_pin(pins, direction, index))
 
 
 def attach_clsact(index: int, programs: Mapping[str, int]) -> None:
@@ -118,9 +154,9 @@ def clsact_indexes(candidates: Mapping[int, Collection[str]]) -> set[int]:
     """Return the indexes of those devices that still have our filters, for each of the directions given."""
     found = set()
     with NetlinkSocket(NETLINK_ROUTE) as connection:
-        for index, directions in candidates.items():
+        for index, wanted in candidates.items():
             try:
-                for direction in directions:
+                for direction in wanted:
                     connection.request(
                         "look for a filter",
                         _RTM_GETTFILTER,

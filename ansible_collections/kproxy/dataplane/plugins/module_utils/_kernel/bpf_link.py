@@ -65,6 +65,18 @@ def _create(pin: str, program: int, attach: Callable[[int], int]) -> str:
     return "created"
 
 
+def look(pin: str) -> bpf.LinkInfo | None:
+    """Describe a pinned link; None if there is no such pin."""
+    try:
+        link = bpf.get_pinned(pin)
+    except FileNotFoundError:
+        return None
+    try:
+        return bpf.link_info(link)
+    finally:
+        os.close(link)
+
+
 def remove(pin: str) -> bool:
     """Detach and unpin; False if there was no such pin."""
     try:

@@ -119,14 +119,14 @@ class XdpHooks:
         self._drivers: dict[tuple[str, int], Driver] = {}
 
     def pinned(self) -> dict[int, str]:
-        """Return the mode by index of the devices that have a pinned link."""
+        """Return the mode by index of the devices that have a pinned link, or had one when they were there."""
         names = os.listdir(self._pins) if os.path.isdir(self._pins) else []
         parts = [name[len(_PREFIX) :].split("_") for name in names if name.startswith(_PREFIX)]
         return {int(index): mode for mode, index in parts}
 
     def modes(self, found: Mapping[str, tuple[int, int]]) -> dict[str, str]:
         """Return the mode by name of the devices that have a pinned link. found: (index, hardware type) by name."""
-        held = self.pinned()
+        held = self._held()
         return {name: held[index] for name, (index, _hardware) in sorted(found.items()) if index in held}
 
     def in_place(self, maps: MapSet, found: Mapping[str, tuple[int, int]]) -> bool:
@@ -135,9 +135,9 @@ class XdpHooks:
         A device that somebody else's program holds is left to it, and one that has refused every mode asked for is
         left to tc, so nothing would change there either.
         """
-        wanted, held = self._wanted(found), self.pinned()
+        wanted, held = self._wanted(found), self._held()
         refused = _refusals(maps) if wanted else {}
-        right = not set(held) - set(wanted.values())
+        right = not set(self.pinned()) - set(wanted.values())
         for name, index in wanted.items():
             if index in held:
                 right = right and held[index] in self._modes(name, index)
@@ -160,9 +160,9 @@ class XdpHooks:
         if swap:
             self.close()
         self._constants = constants
-        wanted, held = self._wanted(found), self.pinned()
-        for index, mode in held.items():
-            if index not in wanted.values():
+        wanted, held = self._wanted(found), self._held()
+        for index, mode in self.pinned().items():
+            if index not in wanted.values() or index not in held:
                 self._remove(mode, index)
         self.problems = {name: text for name, text in self.problems.items() if name in wanted}
         modes: dict[int, str] = {}
@@ -186,6 +186,11 @@ class XdpHooks:
         for descriptor in self._loaded.values():
             os.close(descriptor)
         self._loaded.clear()
+
+    def _held(self) -> dict[int, str]:
+        """Return the pinned links that are attached to a device of the index in their name."""
+        links = {index: (mode, bpf_link.look(self._pin(mode, index))) for index, mode in self.pinned().items()}
+        return {index: mode for index, (mode, link) in links.items() if link is not None and link.target == index}
 
     def _wanted(self, found: Mapping[str, tuple[int, int]]) -> dict[str, int]:
         if self.options.mode == DISABLED:

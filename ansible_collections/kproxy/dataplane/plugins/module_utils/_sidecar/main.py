@@ -106,6 +106,7 @@ def _ebpf_options(settings: Settings) -> Options | None:
         table_memory=chosen.maglev_memory,
         xdp=XdpOptions(chosen.xdp, chosen.xdp_devices),
         forwarding=chosen.forwarding,
+        excluded=chosen.excluded_devices,
     )
 
 

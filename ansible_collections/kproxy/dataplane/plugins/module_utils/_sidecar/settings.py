@@ -92,6 +92,7 @@ class EbpfSettings(NamedTuple):
     xdp: str
     xdp_devices: tuple[str, ...]
     forwarding: str
+    excluded_devices: tuple[str, ...]
 
 
 class Settings(NamedTuple):
@@ -201,6 +202,7 @@ def from_mapping(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> S
             own.choice("xdp", bpf_xdp.DISABLED, bpf_xdp.CHOICES),
             own.texts("xdpDevices"),
             own.choice("forwarding", ebpf_options.SNAT, ebpf_options.FORWARDINGS),
+            own.texts("excludedDevices"),
         ),
     )
     rules.known("localhostNodePorts", "masqueradeAll", "masqueradeBit")

@@ -89,6 +89,10 @@ def test_status_tells_how_outsiders_are_forwarded_where_there_is_a_choice() -> N
     assert "not served source-range 3" in lines
     lines = [" ".join(line.split()) for line in layout.status({**STATUS, "outsiders": {**outsiders, "xdp": {}}})]
     assert "XDP on no device" in lines
+    assert not [line for line in lines if line.startswith("excluded devices")]
+    outsiders["excludedDevices"] = ["stor0", "wg0"]
+    lines = [" ".join(line.split()) for line in layout.status({**STATUS, "outsiders": outsiders})]
+    assert "excluded devices stor0, wg0" in lines
 
 
 def test_history_names_three_causes_and_counts_the_rest() -> None:

@@ -199,6 +199,7 @@ def test_ebpf_defaults() -> None:
     chosen = from_mapping(MANIFESTS, {}).ebpf
     assert (chosen.host_namespace_only, chosen.protect_node_ports) == (False, True)
     assert (chosen.algorithm, chosen.maglev_table_size, chosen.maglev_memory) == ("random", 16381, 512)
+    assert chosen.excluded_devices == ()
 
 
 @pytest.mark.parametrize(
@@ -214,6 +215,7 @@ def test_ebpf_defaults() -> None:
         ("xdp", False, "kproxy.xdp is False, but must be text"),
         ("xdpDevices", "eth0", "kproxy.xdpDevices is 'eth0', but must be a list of texts"),
         ("xdpDevices", ["eth0", 1], r"kproxy.xdpDevices is \['eth0', 1\], but must be a list of texts"),
+        ("excludedDevices", "stor0", "kproxy.excludedDevices is 'stor0', but must be a list of texts"),
         ("forwarding", "dsr", "kproxy.forwarding is 'dsr', but must be one of snat, dsr-option, dsr-ipip"),
         ("hostNamespaceOnly", "yes", "kproxy.hostNamespaceOnly is 'yes', but must be true or false"),
         ("maglevTablesize", 251, "kproxy.maglevTablesize is not known; did you mean maglevTableSize"),

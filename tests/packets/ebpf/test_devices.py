@@ -1,0 +1,161 @@
+"""Which devices of a node have the packet programs, as they come, go, move and are renamed; and which are excluded."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpOptions, program_on
+from devtools.conformance.netns import NetworkNamespace
+from tests.packets.ebpf.one_node import NODE, POD, World, objects, slices
+
+TCX_INGRESS = 46
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(params=[True, False], ids=["tcx", "clsact"])
+def either(request: pytest.FixtureRequest, world: World) -> World:
+    world.backend.plane.packets.tcx = request.param
+    return world
+
+
+def restart(world: World, excluded: tuple[str, ...] = (), xdp: str = "disabled") -> bool:
+    """Go on with a backend made anew, with other options, as a new process would; whether it changed anything."""
+    tcx = world.backend.plane.packets.tcx
+    options = world.backend.options._replace(excluded=excluded, xdp=XdpOptions(xdp, ("up0", "late*")))
+    with world.node.entered():
+        world.backend.close()
+        world.backend = EbpfBackend(options=options)
+        world.backend.plane.packets.tcx = tcx
+        world.engine = Engine(world.engine.config, world.backend)
+        world.engine.apply([*objects(), *slices()])
+        return world.engine.sync().wrote
+
+
+def upkeep(world: World) -> None:
+    with world.node.entered():
+        world.backend.upkeep()
+
+
+def held(world: World) -> set[str]:
+    """The devices that have the packet programs, by what the kernel says."""
+    with world.node.entered():
+        found = bpf_devices.devices()
+        holding = world.backend.plane.packets.holding(found)
+    return {name for name, (index, _hardware) in found.items() if index in holding}
+
+
+def dial(world: World, family: int = 4) -> int:
+    """Dial the NodePort from outside; 0, or the error."""
+    with world.client_socket(world.client, family, socket.SOCK_STREAM) as client:
+        return client.connect_ex((NODE[family], 30080))
+
+
+def test_a_device_under_the_index_of_one_that_has_gone_is_served(world: World) -> None:
+    """Pods start and end in turn. The veth that a CNI plugin made in the pod keeps its index here if that is free."""
+    world.sync(*objects(), *slices())
+    restart(world, xdp="generic")
+    world.node.ip(["link add dev late0 index 4321 up type veth peer name late1"])
+    upkeep(world)
+    with world.node.entered():
+        assert program_on(4321)
+    assert {"late0", "late1"} < held(world)
+    world.node.ip(["link del dev late0", "link add dev late2 index 4321 up type veth peer name late3"])
+    upkeep(world)
+    assert {"late2", "late3"} < held(world)
+    with world.node.entered():
+        assert program_on(4321)
+
+
+def test_a_device_that_moves_to_a_pod_leaves_its_programs_here(world: World) -> None:
+    """Also where another device has come under its index meanwhile."""
+    world.sync(*objects(), *slices())
+    pod = NetworkNamespace()
+    try:
+        world.node.ip(["link add dev late0 index 4321 type veth peer name late1 index 4322"])
+        upkeep(world)
+        world.node.ip([f"link set dev late0 netns {pod.path}", "link add dev late2 index 4321 type bridge"])
+        upkeep(world)
+        with pod.entered():
+            assert bpf.attached_programs(socket.if_nametoindex("late0"), TCX_INGRESS) == ()
+        with world.node.entered():
+            assert len(bpf.attached_programs(socket.if_nametoindex("late2"), TCX_INGRESS)) == 1
+        assert {"late1", "late2"} < held(world)
+    finally:
+        pod.close()
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_an_excluded_device_has_no_programs(either: World, family: int) -> None:
+    world = either
+    world.serve(world.pod, POD[family], 8080, socket.SOCK_STREAM)
+    world.sync(*objects(), *slices())
+    assert dial(world, family) == 0
+    everywhere = held(world)
+    assert everywhere == {"lo", "up0", "pod0"}
+
+    assert restart(world, excluded=("up*",))
+    assert held(world) == everywhere - {"up0"}
+    with world.node.entered():
+        assert world.backend.outsiders()["excludedDevices"] == ["up0"]
+    # What comes by it is the node's own affair, and nothing there listens.
+    assert dial(world, family) == errno.ECONNREFUSED
+    assert not restart(world, excluded=("up*",))
+    upkeep(world)
+    assert held(world) == everywhere - {"up0"}
+
+    assert restart(world)
+    assert held(world) == everywhere
+    assert dial(world, family) == 0
+    assert not restart(world)
+
+
+def test_what_is_excluded_follows_the_names_of_devices(either: World) -> None:
+    world = either
+    world.sync(*objects(), *slices())
+    restart(world, excluded=("stor?", "wg*"))
+    world.node.ip(["link add dev stor0 type veth peer name late0"])
+    upkeep(world)
+    assert held(world) == {"lo", "up0", "pod0", "late0"}
+    world.node.ip(["link set dev stor0 name stor10", "link set dev late0 name wg-mesh"])
+    upkeep(world)
+    assert held(world) == {"lo", "up0", "pod0", "stor10"}
+    world.node.ip(["link set dev stor10 name stor1", "link set dev wg-mesh name mesh"])
+    upkeep(world)
+    assert held(world) == {"lo", "up0", "pod0", "mesh"}
+
+
+def test_an_excluded_device_has_no_xdp_program(world: World) -> None:
+    world.sync(*objects(), *slices())
+    assert restart(world, xdp="generic")
+    with world.node.entered():
+        up0 = socket.if_nametoindex("up0")
+        assert program_on(up0)
+    assert restart(world, xdp="generic", excluded=("up0",))
+    with world.node.entered():
+        assert not program_on(up0)
+    assert not restart(world, xdp="generic", excluded=("up0",))
+
+
+def test_a_device_that_came_while_nobody_looked_is_a_change(either: World) -> None:
+    world = either
+    world.sync(*objects(), *slices())
+    assert not restart(world)
+    world.node.ip(["link add dev late0 up type veth peer name late1"])
+    assert restart(world)
+    assert held(world) == {"lo", "up0", "pod0", "late0", "late1"}
