@@ -19,7 +19,8 @@ def candidates(service_port: ServicePort, slices: Iterable[EndpointSlice], famil
     """Return what the slices of one family offer to a service port, by address and port.
 
     A slice port counts if its name and protocol are those of the service port; targetPort is never read.
-    The same address and port may be listed twice: the more usable entry wins, whatever the order of slices.
+    An address and port may be listed twice, while a pod's address passes to another pod that is already there: an
+    entry that does not terminate counts before one that does, whatever either is ready for.
     Source: pkg/proxy/endpointslicecache.go.
     """
     found: Candidates = {}
@@ -30,21 +31,33 @@ def candidates(service_port: ServicePort, slices: Iterable[EndpointSlice], famil
         for slice_name, slice_protocol, port in ports:
             if slice_name != name or slice_protocol != protocol:
                 continue
+            listed = {(endpoint[0], port): endpoint for endpoint in endpoints}
+            if len(listed) < len(endpoints):
+                listed = _listed_twice(endpoints, port)
             if not found:
-                found = {(endpoint[0], port): endpoint for endpoint in endpoints}
-                if len(found) == len(endpoints):
-                    continue
-                found = {}
-            for endpoint in endpoints:
-                key = (endpoint.ip, port)
+                found = listed
+                continue
+            for key, endpoint in listed.items():
                 known = found.get(key)
-                if known is None or _usability(endpoint) > _usability(known):
+                if known is None or _standing(endpoint) > _standing(known):
                     found[key] = endpoint
     return found
 
 
-def _usability(endpoint: SliceEndpoint) -> tuple[int, bool, str]:
-    """Rank entries for one address and port; the node name makes ties the same on every node."""
-    draining = endpoint.serving and endpoint.terminating
-    rank = 2 if endpoint.ready else 1 if draining else 0
-    return rank, not endpoint.terminating, endpoint.node_name
+def _listed_twice(endpoints: Iterable[SliceEndpoint], port: int) -> Candidates:
+    """Return what one slice offers that lists addresses twice: the last that does not terminate, else the first."""
+    listed: Candidates = {}
+    for endpoint in endpoints:
+        key = (endpoint.ip, port)
+        if key not in listed or not endpoint.terminating:
+            listed[key] = endpoint
+    return listed
+
+
+def _standing(endpoint: SliceEndpoint) -> tuple[bool, bool, bool, str]:
+    """Rank entries of several slices for one address and port, whatever the order of slices.
+
+    Among those that terminate, or do not, kube-proxy leaves open which one counts; here it is the more usable one, and
+    the node name makes ties the same on every node.
+    """
+    return not endpoint.terminating, endpoint.ready, endpoint.serving, endpoint.node_name

@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import (
@@ -22,6 +22,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import is_loopback
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import TCP
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.service import ServicePort
+from ansible_collections.kproxy.dataplane.plugins.module_utils._selection.candidates import candidates
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import Facts
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.health_checks import ANY_ADDRESS, HealthCheck
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.localhost_relay import Relay, RelayKey
@@ -139,17 +141,19 @@ def node_port_addresses(table: ServiceTable, family: int, local: Iterable[bytes]
     return tuple(_text(address) for address in sorted(found) if not is_loopback(address))
 
 
-def local_ready_addresses(slices: Iterable[EndpointSlice], node_name: str) -> Mapping[int, set[bytes]]:
+def local_ready_addresses(slices: Sequence[EndpointSlice], node_name: str) -> Mapping[int, set[bytes]]:
     """Return the distinct ready addresses of this node, per family; one pod behind two ports counts once.
 
     Source: pkg/proxy/endpointschangetracker.go LocalReadyEndpoints.
     """
     found: dict[int, set[bytes]] = {4: set(), 6: set()}
-    for piece in slices:
-        if piece.ports:
-            found[piece.family].update(
-                endpoint.ip for endpoint in piece.endpoints if endpoint.ready and endpoint.node_name == node_name
-            )
+    for family, name, protocol in {
+        (piece.family, port.name, port.protocol) for piece in slices for port in piece.ports
+    }:
+        offered = candidates(ServicePort(name, protocol, 0, 0), slices, family)
+        found[family].update(
+            endpoint.ip for endpoint in offered.values() if endpoint.ready and endpoint.node_name == node_name
+        )
     return found
 
 

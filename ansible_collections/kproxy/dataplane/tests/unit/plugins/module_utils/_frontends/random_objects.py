@@ -105,7 +105,6 @@ class RandomCluster:
     def _slice(self, service: str, number: int, family: str) -> dict[str, Any]:
         choose = self._random
         endpoints = [self._endpoint(family) for _number in range(choose.choice([0, 1, 2, 3, 5]))]
-        by_address = {endpoint["addresses"][0]: endpoint for endpoint in endpoints}
         labels = {"kubernetes.io/service-name": service}
         if choose.random() < 0.05:
             labels["service.kubernetes.io/headless"] = ""
@@ -122,7 +121,7 @@ class RandomCluster:
             "addressType": family,
             "ports": choose.sample(ports, choose.choice([0, 3, 4, 4])),
             # Two slices of a Service list different addresses: which of two would count is not defined.
-            "endpoints": [by_address[ip] for ip in by_address if int(ip[-1]) % 2 == number],
+            "endpoints": [one for one in endpoints if int(one["addresses"][0][-1]) % 2 == number],
         }
 
     def _endpoint(self, family: str) -> dict[str, Any]:

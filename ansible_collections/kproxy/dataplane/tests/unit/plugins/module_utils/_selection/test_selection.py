@@ -119,21 +119,41 @@ def test_endpoints_are_told_apart_by_address_and_port() -> None:
 
 DUPLICATES = [
     ("ready beats draining", endpoint(1), draining(1)),
-    ("draining beats dead", draining(1), endpoint(1, ready=False, serving=False)),
     ("ready beats dead", endpoint(1), draining(1, serving=False)),
     ("staying beats leaving", endpoint(1), endpoint(1, terminating=True)),
+    ("a pod that starts beats one that drains on its address", endpoint(1, ready=False, serving=False), draining(1)),
+    ("a pod that starts beats a published one that leaves", endpoint(1, ready=False), endpoint(1, terminating=True)),
 ]
 
 
 @pytest.mark.parametrize(("better", "worse"), [row[1:] for row in DUPLICATES], ids=[row[0] for row in DUPLICATES])
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("one_slice", [False, True])
-def test_the_more_usable_of_two_entries_wins_in_any_order(
+def test_of_two_entries_the_one_that_does_not_terminate_counts_in_any_order(
     better: SliceEndpoint, worse: SliceEndpoint, swapped: bool, one_slice: bool
 ) -> None:
     first, second = (worse, better) if swapped else (better, worse)
     slices = [piece(first, second)] if one_slice else [piece(first, name="a"), piece(second, name="b")]
     assert list(candidates(ServicePort("http", TCP, 80, 0), slices, 4).values()) == [better]
+
+
+ALIKE = [
+    ("two that stay", endpoint(1), endpoint(1, ready=False), 1, "ready"),
+    ("two that leave", draining(1, serving=False), draining(1), 0, "serving"),
+]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "in_one_slice", "condition"), [row[1:] for row in ALIKE], ids=[row[0] for row in ALIKE]
+)
+def test_of_entries_that_are_alike_the_order_in_a_slice_decides_and_no_order_of_slices(
+    first: SliceEndpoint, second: SliceEndpoint, in_one_slice: int, condition: str
+) -> None:
+    port = ServicePort("http", TCP, 80, 0)
+    assert list(candidates(port, [piece(first, second)], 4).values()) == [(first, second)[in_one_slice]]
+    for slices in ([piece(first), piece(second)], [piece(second), piece(first)]):
+        (found,) = candidates(port, slices, 4).values()
+        assert getattr(found, condition)
 
 
 OLD_NUMBER, NEW_NUMBER = SlicePort("http", TCP, 8080), SlicePort("http", TCP, 9090)

@@ -63,6 +63,7 @@ def slice_of(*endpoints: tuple[str, str, str], name: str = "web-1", ports: tuple
         "ready": {"ready": True},
         "draining": {"ready": False, "serving": True, "terminating": True},
         "broken": {"ready": False, "serving": False},
+        "leaving": {"ready": True, "serving": True, "terminating": True},
     }
     return {
         "apiVersion": "discovery.k8s.io/v1",
@@ -91,6 +92,11 @@ def slice_of(*endpoints: tuple[str, str, str], name: str = "web-1", ports: tuple
         pytest.param([slice_of(("10.244.1.1", "n1", "broken"))], 0, id="not ready"),
         pytest.param([slice_of(("10.244.1.1", "", "ready"))], 0, id="no node name"),
         pytest.param([slice_of(("10.244.1.1", "n1", "ready"), ports=())], 0, id="no ports, no endpoint"),
+        pytest.param(
+            [slice_of(("10.244.1.1", "n1", "leaving")), slice_of(("10.244.1.1", "n1", "broken"), name="web-2")],
+            0,
+            id="published and leaving, its address is that of a pod that starts",
+        ),
     ],
 )
 def test_health_checks_count_local_ready_addresses(slices: list[Any], count: int) -> None:
