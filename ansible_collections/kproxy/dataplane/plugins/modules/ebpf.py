@@ -112,8 +112,8 @@ options:
     default: []
   excluded_devices:
     description:
-      - Names or patterns of the devices that get none of the packet programs, XDP included, also if they come later; for
-        a storage network, or a mesh between nodes that never carries traffic of Services.
+      - Names or patterns of the devices that get none of the packet programs, XDP included, also if they come later.
+        Meant for a storage network, say, or a mesh between nodes that never carries traffic of Services.
       - Packets on these devices are not translated, dropped or refused. Exclude only a device by which neither clients
         of Services nor endpoints are reached. A client behind it gets no answer from the node's Services, and a client
         that reached an endpoint behind it would not be masqueraded.

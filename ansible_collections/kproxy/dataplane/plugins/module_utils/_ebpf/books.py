@@ -32,10 +32,14 @@ LiveMaps = Mapping[str, dict[bytes, bytes]]
 
 
 class Replan(NamedTuple):
-    """A plan and the books' state after it; `accept` it once the kernel has taken the plan."""
+    """A plan and the books' state after it; `accept` it once the kernel has taken the plan.
+
+    unpinned: there may be pins that count no more after it.
+    """
 
     plan: MapPlan
     ports: dict[PortKey, PortEntries | None]
+    unpinned: bool = False
 
 
 class Books:
@@ -110,6 +114,12 @@ class Books:
         """The cluster IPs in use, of either family."""
         return self._cluster_ips.keys()
 
+    def pinned(self, family: int) -> dict[int, PortEntries]:
+        """Return the entries of the service ports of a family that pin clients, by their number."""
+        return {
+            entries.service: entries for (_name, of), entries in self.ports.items() if of == family and entries.affinity
+        }
+
     # -- a change ---------------------------------------------------------------------------------------------------
 
     def replan(self, table: ServiceTable, delta: TableDelta) -> Replan:
@@ -128,6 +138,7 @@ class Books:
         plan = MapPlan()
         ports: dict[PortKey, PortEntries | None] = {}
         ip_use: dict[bytes, int] = {}
+        unpinned = False
         for key in sorted(names):
             old = self.ports.get(key)
             new = None
@@ -137,6 +148,8 @@ class Books:
             ports[key] = new
             _diff_port(plan, key[1], old, new)
             _diff_tables(plan, key[1], old, new, self.table_size)
+            if old is not None and old.affinity:
+                unpinned = unpinned or new is None or not new.affinity or not old.members.keys() <= new.members.keys()
             for entries, change in ((old, -1), (new, 1)):
                 for ip in entries.cluster_ips if entries else ():
                     ip_use[ip] = ip_use.get(ip, 0) + change
@@ -147,7 +160,7 @@ class Books:
                 plan.put(name, ip, PRESENT)
             elif held and not held + change:
                 plan.remove(name, ip)
-        return Replan(plan, ports)
+        return Replan(plan, ports, unpinned)
 
     def accept(self, done: Replan) -> None:
         """Enter a committed plan."""

@@ -34,7 +34,7 @@ class PortEntries(NamedTuple):
     """All that one service port puts into the maps of one family.
 
     sets: endpoint structures by set number; the position is the slot. cluster_ips: addresses it makes active.
-    balanced: the sets that have a Maglev table.
+    balanced: the sets that have a Maglev table. affinity: clients are pinned to endpoints.
     """
 
     service: int
@@ -44,6 +44,14 @@ class PortEntries(NamedTuple):
     ranges: tuple[bytes, ...]
     cluster_ips: tuple[bytes, ...]
     balanced: tuple[int, ...] = ()
+    affinity: bool = False
+
+    def pins_to(self, endpoint: bytes) -> bool:
+        """Whether a pin to an endpoint, packed without its flags, still counts for any frontend."""
+        return self.affinity and any(
+            layout.member_key(layout.set_number(self.service, local_only), endpoint) in self.members
+            for local_only in (False, True)
+        )
 
 
 def carried(row: Frontend) -> bool:
@@ -153,6 +161,7 @@ def port_entries(
         ranges,
         tuple({row.key.ip for row in rows if row.kind == CLUSTER_IP}),
         balanced,
+        served and bool(seconds),
     )
 
 

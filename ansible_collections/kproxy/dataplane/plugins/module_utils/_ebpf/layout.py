@@ -238,6 +238,12 @@ def unpack_socket(key: bytes, value: bytes) -> SocketEntry:
     return SocketEntry(cookie, key[8 : 8 + width], port, value[:width], dialled_port, protocol, service)
 
 
+def unpack_pin(key: bytes, value: bytes) -> tuple[int, bytes]:
+    """Read one element of affinity4/6: the number of the service port, and the endpoint without flags."""
+    (service,) = struct.unpack_from("=I", key, len(key) - 4)
+    return service, value[8 : 16 if len(key) == 8 else 28]
+
+
 class Place(NamedTuple):
     """One element of connected4/6: the connected TCP socket that holds it. taken: 0 if nobody does."""
 

@@ -34,6 +34,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flow
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flows import collect
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_node import entries_here, settings_here
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import DEFAULTS, SNAT, Options
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_pins import forget_pins
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_plan import EbpfPlan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_share import NftablesShare, share_of
@@ -142,6 +143,7 @@ class EbpfBackend:
             not self._attached,
             # Endpoints may have left while nobody saw it.
             not self._swept,
+            not self._swept,
         )
 
     def plan(self, table: ServiceTable, delta: TableDelta) -> EbpfPlan:
@@ -164,7 +166,7 @@ class EbpfBackend:
                 share = self._nftables.plan_all(NftablesShare(table))
             changed = settings if settings != self._settings else None
             self._settings = settings
-            return EbpfPlan(replan.plan, replan, changed, share, False, bool(delta.udp_families))
+            return EbpfPlan(replan.plan, replan, changed, share, False, bool(delta.udp_families), replan.unpinned)
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
@@ -217,6 +219,9 @@ class EbpfBackend:
             self._nftables.commit(plan.share)
         if plan.departures and self._rules is not None:
             self._departure_problem = end_departed(self.plane, self.books, self._rules)
+        if plan.unpinned:
+            forget_pins(self.plane, self.books)
+        if plan.replan is None:
             self._swept = True
 
     def _use_flow_filter(self) -> None:

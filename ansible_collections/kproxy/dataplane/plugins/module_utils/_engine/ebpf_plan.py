@@ -15,7 +15,7 @@ class EbpfPlan(NamedTuple):
     """A change that was worked out and not made.
 
     share: the nftables part, None if there is none. unattached: programs are to be put on their hooks. departures: UDP
-    endpoints may have left.
+    endpoints may have left. unpinned: clients may be pinned to endpoints that have left, or without need.
     """
 
     maps: MapPlan
@@ -24,6 +24,7 @@ class EbpfPlan(NamedTuple):
     share: Any
     unattached: bool
     departures: bool
+    unpinned: bool
 
     @property
     def empty(self) -> bool:
