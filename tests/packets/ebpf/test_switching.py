@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flow_lifetime
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_retirement
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flows import collect
@@ -115,7 +115,7 @@ def test_a_retirement_waits_for_the_last_connection(world: World, monkeypatch: p
     assert connection.works()
     assert not retirement.ended.done()
     # An ended connection is kept for some seconds for its last packets; here they have come.
-    monkeypatch.setattr(flows, "CLOSING_SECONDS", 0)
+    monkeypatch.setattr(flow_lifetime, "CLOSING_SECONDS", 0)
     connection.close()
     assert retirement.ended.result(10) == ebpf_retirement.REMOVED
     assert not world.backend.plane.exists()

@@ -1,10 +1,6 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of flows4/6, and which of them may go.
-
-A connection is two or four entries (see src/flow_family.h), each with the time of its last packet. Without removal a
-busy client uses up the source ports towards an endpoint within minutes.
-"""
+"""Entries of flows4/6: a connection is two or four (src/flow_family.h), each with the time of its last packet."""
 
 from __future__ import annotations
 
@@ -16,13 +12,11 @@ FORWARD = 0x01
 CLOSING = 0x02
 #: The endpoint's node gets the client's own packet: inside another header, or with the frontend as an option.
 DIRECT = 0x04 | 0x08
+#: No SYN and no RST has come from the endpoint.
+UNANSWERED = 0x20
+RESET = 0x40
 INGRESS, EGRESS = 0, 1
 TCP = 6
-
-#: Seconds without a packet after which an entry goes. Established TCP as in kube-proxy's conntrack settings.
-CLOSING_SECONDS = 10
-TCP_SECONDS = 86400
-UDP_SECONDS = 180
 
 
 #: A packed address and a port.
@@ -65,17 +59,11 @@ def unpack_flow(key: bytes, value: bytes) -> Flow:
     """Read one element of flows4/6."""
     width = 4 if len(key) == 16 else 16
     sport, dport, protocol, hook = struct.unpack_from("!HHBB", key, 2 * width)
-    (seen,) = struct.unpack_from("=Q", value)
+    (seen,) = struct.unpack_from("=q", value)
     to_sport, to_dport = struct.unpack_from("!HH", value, 8 + 2 * width)
     service, flags = struct.unpack_from("=IB", value, 8 + 2 * width + 4)
     return Flow(key[:width], sport, key[width : 2 * width], dport, protocol, hook, value[8 : 8 + width], to_sport,
                 value[8 + width : 8 + 2 * width], to_dport, seen, service, flags)  # fmt: skip
-
-
-def expired(flow: Flow, now: int) -> bool:
-    """Whether an entry may go. now: CLOCK_MONOTONIC in ns."""
-    seconds = CLOSING_SECONDS if flow.flags & CLOSING else TCP_SECONDS if flow.protocol == TCP else UDP_SECONDS
-    return now - flow.seen > seconds * 1_000_000_000
 
 
 def stale(flow: Flow, serving: Collection[tuple[bytes, int]]) -> bool:

@@ -8,7 +8,7 @@ import contextlib
 import time
 from typing import NamedTuple
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flow_lifetime
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flow_filter import keep_filter
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import Dataplane
 
@@ -28,7 +28,7 @@ def collect(plane: Dataplane) -> Collected:
     for family in _FAMILIES:
         opened = plane.maps["flows%d" % family]
         now, held = time.monotonic_ns(), opened.dump()
-        ended = [key for key, value in held.items() if flows.expired(flows.unpack_flow(key, value), now)]
+        ended = flow_lifetime.ended(held, now)
         opened.delete(ended)
         removed += len(ended)
         left += len(held) - len(ended)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 COMPILER = "clang 14"
-SOURCE_SHA256 = "70578e6cddd0a4d775399d1990a5f5a7af2f427ac6f5e9cebb11522e5f640680"
+SOURCE_SHA256 = "ed1e70eb77f79888b2237a95332143c93aecbe997059e029e60ed0eecb7028b1"
 OBJECT = """
 c-rlK4SZZjb?@EP*RCzw@`q$uiIY_voRuOgyV80kC$W*^kJv%66@Q^5*sJwwZ7GtawN{QLI{}#xFfO4op<oOowqw940Ysbr;vY3X`<0feJfM07
 `cxXIX!EFe4b+9uxV&J!nLGcv_s-dS_d|{Y@Asm_x_8c;d*;lUGiT13Irr*)>zdcQT`o=jxU|<bvt<5EOq%yi_<a+@yjUh+FXExW-J<rzJW(!n

@@ -12,10 +12,12 @@
 
 enum flow_flag {
 	FLOW_FORWARD = 0x01,		/* from the client's side */
-	FLOW_CLOSING = 0x02,		/* FIN or RST seen: may go after a short while */
+	FLOW_CLOSING = 0x02,		/* FIN or RST seen: may go after a short while, with the other direction's */
 	FLOW_TUNNEL = 0x04,		/* egress: goes to the endpoint's node inside another IP header (dsr_family.h) */
 	FLOW_OPTION = 0x08,		/* egress: carries its frontend as an option (dsr_family.h) */
 	FLOW_CLAMP = 0x10,		/* egress: comes in through a tunnel, so the client may send that much less at once */
+	FLOW_UNANSWERED = 0x20,		/* egress, TCP: no SYN and no RST has come from the endpoint yet */
+	FLOW_RESET = 0x40,		/* RST seen: neither side has anything more to say */
 };
 
 /*
@@ -92,6 +94,16 @@ struct option6 {
 INLINE bool carries_option(__u8 protocol, __u8 tcp_flags)
 {
 	return protocol != PROTOCOL_TCP || (tcp_flags & TCP_SYN);
+}
+
+/* What an entry's flags become by a SYN, FIN or RST: rarely met, so the packets between pay nothing for it. */
+INLINE __u8 noted(__u8 flags, __u8 tcp_flags)
+{
+	if (tcp_flags & TCP_RST)
+		flags |= FLOW_CLOSING | FLOW_RESET;
+	else if (tcp_flags & TCP_FIN)
+		flags |= FLOW_CLOSING;
+	return flags & ~FLOW_UNANSWERED;
 }
 
 INLINE bool begins(__u8 protocol, __u8 tcp_flags)

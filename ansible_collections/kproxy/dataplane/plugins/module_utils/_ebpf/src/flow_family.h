@@ -95,8 +95,8 @@ INLINE struct NAME(flow_value) *NAME(renew_flow)(const struct NAME(packet) *p, c
 		return NULL;
 	}
 	flow->seen = bpf_ktime_get_ns();
-	if (p->tcp_flags & (TCP_FIN | TCP_RST))
-		flow->flags |= FLOW_CLOSING;
+	if (p->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST))
+		flow->flags = noted(flow->flags, p->tcp_flags);
 	return flow;
 }
 
@@ -120,7 +120,7 @@ INLINE bool NAME(enter_reply)(const struct NAME(packet) *p, struct NAME(tuple) *
 	struct NAME(flow_value) value;
 	struct NAME(flow_key) key;
 
-	NAME(flow_entry)(&key, &value, p, HOOK_EGRESS, flags, service);
+	NAME(flow_entry)(&key, &value, p, HOOK_EGRESS, flags | FLOW_UNANSWERED, service);
 	key.tuple.src = forward->dst;
 	key.tuple.sport = forward->dport;
 	key.tuple.dst = forward->src;

@@ -86,18 +86,3 @@ def test_flow_knows_its_endpoint() -> None:
     assert (forward.source_port, forward.destination_port, forward.service) == (40000, 30080, 3)
     assert forward.endpoint == (packed("10.244.1.5"), 8080)
     assert flow4(0).endpoint == (packed("198.51.100.9"), 40000)
-
-
-@pytest.mark.parametrize(
-    ("flags", "protocol", "seconds", "gone"),
-    [
-        (0, 6, 3600, False),
-        (0, 6, 90000, True),
-        (flows.CLOSING, 6, 5, False),
-        (flows.CLOSING, 6, 11, True),
-        (0, 17, 179, False),
-        (0, 17, 181, True),
-    ],
-)
-def test_flows_expire(flags: int, protocol: int, seconds: int, gone: bool) -> None:
-    assert flows.expired(flow4(flags, 1_000, protocol), 1_000 + seconds * 10**9) is gone
