@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 
@@ -13,10 +13,13 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpOptions, program_on
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import devices
 from devtools.conformance.netns import NetworkNamespace
-from tests.packets.ebpf.one_node import NODE, POD, World, objects, slices
+from tests.packets.ebpf.one_node import CLIENT, NODE, POD, World, cidr, objects, slices
 
-TCX_INGRESS = 46
+INGRESS, EGRESS = bpf_devices.BOTH
+TCX = {INGRESS: 46, EGRESS: 47}
+HERE, PORT, THERE = "02:00:00:00:00:01", "02:00:00:00:00:11", "02:00:00:00:00:09"
 
 
 @pytest.fixture
@@ -52,12 +55,19 @@ def upkeep(world: World) -> None:
         world.backend.upkeep()
 
 
-def held(world: World) -> set[str]:
-    """The devices that have the packet programs, by what the kernel says."""
+def held(world: World, ways: tuple[str, ...] = ()) -> set[str]:
+    """The devices that have our programs, by what the kernel says: all that they should have, or of these ways."""
+    packets = world.backend.plane.packets
     with world.node.entered():
-        found = bpf_devices.devices()
-        holding = world.backend.plane.packets.holding(found)
-    return {name for name, (index, _hardware) in found.items() if index in holding}
+        found = devices()
+        if not ways:
+            return packets.holding(found)
+        indexes = {device.index: name for name, device in found.items()}
+        if packets.tcx:
+            every = indexes.items()
+            return {name for index, name in every if all(bpf.attached_programs(index, TCX[way]) for way in ways)}
+        hooks = {(way, index) for way in ways for index in indexes}
+        return {indexes[index] for _way, index in bpf_devices.clsact_filtered(hooks)}
 
 
 def dial(world: World, family: int = 4) -> int:
@@ -92,12 +102,73 @@ def test_a_device_that_moves_to_a_pod_leaves_its_programs_here(world: World) -> 
         world.node.ip([f"link set dev late0 netns {pod.path}", "link add dev late2 index 4321 type bridge"])
         upkeep(world)
         with pod.entered():
-            assert bpf.attached_programs(socket.if_nametoindex("late0"), TCX_INGRESS) == ()
+            assert bpf.attached_programs(socket.if_nametoindex("late0"), TCX[INGRESS]) == ()
         with world.node.entered():
-            assert len(bpf.attached_programs(socket.if_nametoindex("late2"), TCX_INGRESS)) == 1
+            assert len(bpf.attached_programs(socket.if_nametoindex("late2"), TCX[INGRESS])) == 1
         assert {"late1", "late2"} < held(world)
     finally:
         pod.close()
+
+
+def make_bridge(world: World, device: str, ips: Collection[str]) -> None:
+    """Put a bridge above a device of the node; it takes over the way to `ips`, and the node's own addresses."""
+    world.node.ip([
+        f"link add dev br0 address {HERE} type bridge",
+        "link set dev br0 up",
+        f"link set dev {device} master br0",
+        f"link set dev {device} address {PORT}",
+        *(f"addr replace {cidr(ip)} dev br0" + (" nodad" if ":" in ip else "") for ip in NODE.values()),
+        *(f"route replace {cidr(ip)} dev br0" for ip in ips),
+        *(f"neigh replace {ip} lladdr {THERE} dev br0" for ip in ips),
+    ])  # fmt: skip
+
+
+def face_bridge(leaf: NetworkNamespace) -> None:
+    """Let a leaf send to the bridge's link address, from one of its own."""
+    leaf.ip([
+        f"link set dev eth0 address {THERE} arp on",
+        *(f"neigh replace {ip} lladdr {HERE} dev eth0" for ip in NODE.values()),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
+@pytest.mark.parametrize("policy", ["Cluster", "Local"])
+@pytest.mark.parametrize("family", [4, 6])
+def test_what_comes_in_by_a_port_and_its_bridge_is_translated_once(
+    either: World, family: int, policy: str, kind: int
+) -> None:
+    """The same goes for bonds. Twice, and the endpoint sees the client where it should see the node."""
+    world = either
+    world.sync(*objects(externalTrafficPolicy=policy), *slices())
+    assert held(world, (INGRESS,)) == {"up0", "pod0"}
+    face_bridge(world.client)
+    make_bridge(world, "up0", CLIENT.values())
+    upkeep(world)
+    assert held(world, (INGRESS,)) == {"br0", "pod0"}
+    assert held(world, (EGRESS,)) == {"lo", "br0", "up0", "pod0"}
+    server = world.serve(world.pod, POD[family], 8080, kind)
+    with world.client_socket(world.client, family, kind) as client:
+        client.bind((CLIENT[family], 41000))
+        client.connect((NODE[family], 30080))
+        client.send(b"question")
+        if kind == socket.SOCK_STREAM:
+            accepted, peer = server.accept()
+            with accepted:
+                assert accepted.recv(16) == b"question"
+                accepted.send(b"answer")
+                assert client.recv(16) == b"answer"
+        else:
+            for _ in range(2):
+                _word, peer = server.recvfrom(16)
+                server.sendto(b"answer", peer)
+                assert client.recv(16) == b"answer"
+                client.send(b"question")
+    assert peer[0] == (NODE if policy == "Cluster" else CLIENT)[family]
+    assert (peer[1] == 41000) is (policy == "Local")
+
+    world.node.ip(["link set dev up0 nomaster"])
+    upkeep(world)
+    assert held(world, (INGRESS,)) == {"br0", "up0", "pod0"}
 
 
 @pytest.mark.parametrize("family", [4, 6])

@@ -177,7 +177,7 @@ def test_clsact_serves_where_tcx_is_missing(world: World) -> None:
     # Unlike links, filters may be removed by anybody; the next look puts them back.
     with world.node.entered():
         for device in ("up0", "pod0"):
-            bpf_devices.detach_clsact(socket.if_nametoindex(device))
+            bpf_devices.detach_clsact((way, socket.if_nametoindex(device)) for way in bpf_devices.BOTH)
     with world.client_socket(world.client, 4, socket.SOCK_STREAM) as client:
         assert client.connect_ex((NODE[4], 30080)) == errno.ECONNREFUSED
     with world.node.entered():

@@ -203,15 +203,19 @@ def test_behind_a_bridge_the_bridge_answers(world: World, family: int) -> None:
         guest.close()
 
 
+#: Tags: a VLAN, and a priority without one.
+VLAN, PRIORITY = 7, 7 << 13
+
+
 class Tunnel:
     """A device of the node whose other end is this test: a tap has Ethernet frames, a tun bare IP packets.
 
-    tagged: the frames are of a VLAN. finishes: the device finishes checksums before it hands packets out.
+    tag: of the frames, as a VLAN or a priority has. finishes: the device finishes checksums before it hands them out.
     """
 
-    def __init__(self, world: World, kind: str, finishes: bool, tagged: bool = False) -> None:
+    def __init__(self, world: World, kind: str, finishes: bool, tag: int | None = None) -> None:
         self._framed = kind == "tap"
-        self._tag = b"\x81\x00\x00\x07" if tagged else b""
+        self.tag = tag
         flags = (_IFF_TAP if self._framed else _IFF_TUN) | _IFF_NO_PI | _IFF_VNET_HDR
         with world.node.entered():
             self._file = os.open("/dev/net/tun", os.O_RDWR)
@@ -232,7 +236,7 @@ class Tunnel:
         if not self._framed:
             return packet
         framed = frames.frame(packet, (to, sender))
-        return framed[:12] + self._tag + framed[12:]
+        return framed[:12] + (b"" if self.tag is None else struct.pack("!HH", 0x8100, self.tag)) + framed[12:]
 
     def send(self, packet: bytes, checksum: tuple[int, int] | None) -> None:
         """Send a packet. checksum: start of the part whose checksum is left to the receiver, and its field in that."""
@@ -268,10 +272,12 @@ def unfinished(packet: bytes, start: int, field: int, source: str, destination: 
 
 @pytest.mark.parametrize("finishes", [False, True], ids=["left", "finished"])
 @pytest.mark.parametrize(
-    ("kind", "tagged"), [("tap", False), ("tap", True), ("tun", False)], ids=["tap", "vlan", "tun"]
+    ("kind", "tag"), [("tap", None), ("tap", PRIORITY), ("tun", None)], ids=["tap", "priority", "tun"]
 )
-def test_every_byte_is_right_whoever_finishes_checksums(shared: World, kind: str, tagged: bool, finishes: bool) -> None:
-    with Tunnel(shared, kind, finishes, tagged) as device:
+def test_every_byte_is_right_whoever_finishes_checksums(
+    shared: World, kind: str, tag: int | None, finishes: bool
+) -> None:
+    with Tunnel(shared, kind, finishes, tag) as device:
         for family, source in ((4, POD[4]), (6, POD[6])):
             to, header = CLUSTER_IP[family], 20 if family == 4 else 40
             for protocol, field in ((frames.TCP, 16), (frames.UDP, 6)):
@@ -284,6 +290,25 @@ def test_every_byte_is_right_whoever_finishes_checksums(shared: World, kind: str
                 made = frames.ip(source, to, frames.UDP, frames.udp(source, 1, to, 80)[20:], options=options)
                 left = unfinished(made, 60, 6, source, to, frames.UDP)
                 assert device.ask(left, (60, 6)) == (frames.refusal(left), not finishes)
+
+
+def test_a_vlan_is_left_to_its_own_device(shared: World) -> None:
+    """Its packets come in once more, by that; what was decided before would be decided twice."""
+    plane = shared.backend.plane
+    before, held = plane.reasons(), plane.read(("flows4", "flows6"))
+    with Tunnel(shared, "tap", False, VLAN) as device:
+        for family in (4, 6):
+            client, node, served = CLIENT[family], NODE[family], CLUSTER_IP[family]
+            for made in (frames.tcp, frames.udp):
+                device.send(made(client, 41000, served, 80), None)
+                device.send(made(client, 41000, served, 81), None)
+                device.send(made(client, 41000, node, 30080), None)
+        device.tag = None
+        plain = frames.udp(POD[4], 40000, CLUSTER_IP[4], 80)
+        assert device.ask(plain) == (frames.refusal(plain), False)
+    after = plane.reasons()
+    assert {name: after[name] - before[name] for name in after if after[name] != before[name]} == {"no-endpoint": 1}
+    assert plane.read(("flows4", "flows6")) == held
 
 
 def test_a_checksum_deep_in_the_packet_gets_no_answer(shared: World) -> None:

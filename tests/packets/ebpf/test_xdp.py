@@ -13,6 +13,7 @@ import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import program_on
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import Device
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change
 from tests.packets.ebpf.fabric import INGRESS, POD, Fabric, pass_program
 from tests.packets.ebpf.one_node import objects, slices
@@ -172,7 +173,7 @@ def test_a_foreign_program_is_named_and_left_alone(fabrics: Make) -> None:
     with fabric.ingress.entered():
         assert program_on(index) == number
         plane = fabric.first.backend.plane
-        assert plane.xdp.in_place(plane.maps, {"eth0": (index, 1)}) is False  # up0 has one that is not wanted
+        assert plane.xdp.in_place(plane.maps, {"eth0": Device(index, 1)}) is False  # up0 has one that is not wanted
     assert speak(fabric, 4) == INGRESS[4]
     # Once it is gone, upkeep takes the hook.
     os.close(theirs)

@@ -103,7 +103,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_datap
     NoBpffs,
     Unsupported,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_devices import devices
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import devices
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_socket_address
 
 #: Arrays of settings, counters and bits: there is nothing to count.
@@ -141,7 +141,7 @@ def read(plane: Dataplane) -> dict[str, Any]:
     result["maps"] = {name: {"entries": _entries(name, live[name]), "room": room[name]} for name in names}
     found = devices()
     holding = plane.packets.holding(found)
-    result["devices"] = {name: index in holding for name, (index, _hardware) in sorted(found.items())}
+    result["devices"] = {name: name in holding for name in sorted(found)}
     result["xdp"] = {"devices": plane.xdp.modes(found), "packets": plane.xdp_packets()}
     settings = plane.settings()
     result["forwarding"] = forwarding_of(settings.flags) if settings is not None else ""

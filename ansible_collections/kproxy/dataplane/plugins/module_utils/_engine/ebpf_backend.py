@@ -46,12 +46,12 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_datap
     NoBpffs,
     Unsupported,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_devices import devices
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_link import ForeignProgram
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import LayoutMismatch
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import MapFull
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import NoCgroup2
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import devices
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.names import service_port_comment
 

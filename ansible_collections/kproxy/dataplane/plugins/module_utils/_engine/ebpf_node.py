@@ -9,15 +9,15 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.node_entrie
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import FORWARDING_FLAGS, Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses import local_addresses
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_devices import devices
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netns_cookie import own_netns_cookie
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import devices
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import is_loopback
 
 
 def entries_here(table: ServiceTable) -> dict[str, dict[bytes, bytes]]:
     """Return the wanted content of the maps about the node."""
     addresses = [held.address for held in local_addresses() if held.scope != "host" and held.scope != "link"]
-    links = {name: index for name, (index, _hardware) in devices().items()}
+    links = {name: device.index for name, device in devices().items()}
     return node_entries(table.rules, addresses, links)
 
 

@@ -23,10 +23,10 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock, tc, xdp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import (
     bpf_counters,
-    bpf_devices,
     bpf_link,
     bpf_migration,
     bpf_served_blocks,
+    network_devices,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import (
@@ -42,6 +42,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_packe
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_probe import Capabilities, is_bpffs, probe
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpHooks, XdpOptions
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import open_directory
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import Device
 
 DEFAULT_ROOT = layout.DEFAULT_ROOT
 ZERO = bytes(4)
@@ -306,23 +307,22 @@ class Dataplane:
         `swap`: load the programs anew, for maps that have changed. Links of devices that are gone are unpinned.
         """
         found, without = self._devices()
-        self.packets.follow(self.maps, self._constants("tc"), found, without.values(), swap)
+        self.packets.follow(self.maps, self._constants("tc"), found, without, swap)
         self.xdp.follow(self.maps, self._constants("xdp"), found, swap)
 
     def devices_in_place(self) -> bool:
         """Whether attach_devices(swap=False) would change nothing."""
         found, without = self._devices()
-        return self.packets.in_place(found, without.values()) and self.xdp.in_place(self.maps, found)
+        return self.packets.in_place(found, without) and self.xdp.in_place(self.maps, found)
 
     def excluded_devices(self) -> list[str]:
         """Return the names of the devices that are here and excluded."""
-        return sorted(self._devices()[1])
+        return sorted(network_devices.excluded(network_devices.devices(), self.excluded))
 
-    def _devices(self) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
-        """Return (index, hardware type) by name of devices that get packet programs, and the index of the others."""
-        found = bpf_devices.devices()
-        without = {name: found.pop(name)[0] for name in bpf_devices.excluded(found, self.excluded)}
-        return found, without
+    def _devices(self) -> tuple[dict[str, Device], list[Device]]:
+        """Return the devices that get packet programs, by name, and the others."""
+        found = network_devices.devices()
+        return found, [found.pop(name) for name in network_devices.excluded(found, self.excluded)]
 
     def _constants(self, name: str) -> dict[str, int]:
         own = {

@@ -3,18 +3,16 @@
 """The packet programs on the devices of the current network namespace: tcx links, or clsact filters below Linux 6.6.
 
 On loopback only packets that leave are looked at: what the node sends to itself is translated at the socket, and what
-must be silent is silenced.
+must be silent is silenced. On the ports of bridges and bonds, too, since the bridge or bond takes in what they do.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import fnmatch
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_link
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
@@ -27,11 +25,11 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink i
     nested,
     text_attribute,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import LOOPBACK, Device
 
-ETHERNET = 1
-LOOPBACK = 772
-_SIOCGIFHWADDR = 0x8927
 INGRESS, EGRESS = "ingress", "egress"
+BOTH = (INGRESS, EGRESS)
+_TCX_PREFIX = "tcx_"
 _TCX = {INGRESS: 46, EGRESS: 47}
 _CLSACT_PARENT = {INGRESS: 0xFFFFFFF2, EGRESS: 0xFFFFFFF3}
 _RTM_NEWQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER, _RTM_GETTFILTER = 36, 44, 45, 46
@@ -47,29 +45,17 @@ PRIORITY, HANDLE = 0x4B50, 1
 _ALL_PROTOCOLS = 0x0300
 _REPLACE = 0x100
 
-
-def devices() -> dict[str, tuple[int, int]]:
-    """Return (index, hardware type) by name of every device."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for index, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(asking, _SIOCGIFHWADDR, struct.pack("16s24x", name.encode()))
-            except OSError:  # gone since it was listed
-                continue
-            (hardware,) = struct.unpack_from("=H", answer, 16)
-            found[name] = (index, hardware)
-    return found
+#: A direction, and the index of a device.
+Hook = tuple[str, int]
 
 
-def excluded(names: Iterable[str], patterns: Collection[str]) -> set[str]:
-    """Return those of the names that one of the patterns matches."""
-    return {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
+def directions(device: Device) -> tuple[str, ...]:
+    """Return the directions in which the packets of a device are looked at.
 
-
-def directions(hardware: int) -> tuple[str, ...]:
-    """Return the directions in which the packets of a device of this hardware type are looked at."""
-    return (EGRESS,) if hardware == LOOPBACK else (INGRESS, EGRESS)
+    What the node sends to itself comes in translated or not at all. What comes in by a port comes in once more, by the
+    device it belongs to; looked at twice, it would be taken for a connection to the endpoint itself the second time.
+    """
+    return (EGRESS,) if device.hardware == LOOPBACK or device.port else (INGRESS, EGRESS)
 
 
 def attach_tcx(pins: str, index: int, programs: Mapping[str, int]) -> None:
@@ -88,38 +74,31 @@ def attach_tcx(pins: str, index: int, programs: Mapping[str, int]) -> None:
 
 def tcx_pin(pins: str, direction: str, index: int) -> str:
     """Return the path of one link's pin."""
-    return os.path.join(pins, "tcx_%s_%d" % (direction, index))
+    return os.path.join(pins, "%s%s_%d" % (_TCX_PREFIX, direction, index))
 
 
-def tcx_indexes(pins: str) -> set[int]:
-    """Return the indexes of the devices that have a pinned link, or had one when they were there."""
+def tcx_pinned(pins: str) -> set[Hook]:
+    """Return the hooks that have a pinned link, or had one when their device was there."""
     names = os.listdir(pins) if os.path.isdir(pins) else []
-    return {int(name.rpartition("_")[2]) for name in names if name.startswith("tcx_")}
+    parts = [name[len(_TCX_PREFIX) :].split("_") for name in names if name.startswith(_TCX_PREFIX)]
+    return {(direction, int(index)) for direction, index in parts}
 
 
-def tcx_holds(pins: str, index: int, wanted: Collection[str]) -> bool:
-    """Whether a device has the links of these directions.
+def tcx_holds(pins: str, hook: Hook) -> bool:
+    """Whether a pinned link is attached to the device that has this index now, and here.
 
-    The device that had this index before may have left its pins; and one that moved keeps its index where it went.
+    The device that had the index before may have left its pin; and one that moved keeps its index where it went.
     """
-    for direction in wanted:
-        held = bpf_link.look(tcx_pin(pins, direction, index))
-        if held is None or held.target != index:
-            return False
-        try:
-            if held.program not in bpf.attached_programs(index, _TCX[direction]):
-                return False
-        except OSError as error:
-            if error.errno != errno.ENODEV:
-                raise
-            return False
-    return True
-
-
-def detach_tcx(pins: str, index: int) -> None:
-    """Detach and unpin the links of one index, whatever they are attached to."""
-    for direction in (INGRESS, EGRESS):
-        bpf_link.remove(tcx_pin(pins, direction, index))
+    direction, index = hook
+    held = bpf_link.look(tcx_pin(pins, direction, index))
+    if held is None or held.target != index:
+        return False
+    try:
+        return held.program in bpf.attached_programs(index, _TCX[direction])
+    except OSError as error:
+        if error.errno != errno.ENODEV:
+            raise
+        return False
 
 
 def attach_clsact(index: int, programs: Mapping[str, int]) -> None:
@@ -150,30 +129,27 @@ def attach_clsact(index: int, programs: Mapping[str, int]) -> None:
             )
 
 
-def clsact_indexes(candidates: Mapping[int, Collection[str]]) -> set[int]:
-    """Return the indexes of those devices that still have our filters, for each of the directions given."""
+def clsact_filtered(candidates: Iterable[Hook]) -> set[Hook]:
+    """Return those of the hooks that have our filter."""
     found = set()
     with NetlinkSocket(NETLINK_ROUTE) as connection:
-        for index, wanted in candidates.items():
+        for direction, index in candidates:
             try:
-                for direction in wanted:
-                    connection.request(
-                        "look for a filter",
-                        _RTM_GETTFILTER,
-                        _filter(index, direction) + text_attribute(_TCA_KIND, "bpf"),
-                    )
+                connection.request(
+                    "look for a filter", _RTM_GETTFILTER, _filter(index, direction) + text_attribute(_TCA_KIND, "bpf")
+                )
             except NetlinkError as error:
                 if error.errno not in _ABSENT:
                     raise
             else:
-                found.add(index)
+                found.add((direction, index))
     return found
 
 
-def detach_clsact(index: int) -> None:
-    """Remove our filters from one device; the qdisc stays, others may use it."""
+def detach_clsact(hooks: Iterable[Hook]) -> None:
+    """Remove our filters from hooks; the qdiscs stay, others may use them."""
     with NetlinkSocket(NETLINK_ROUTE) as connection:
-        for direction in (INGRESS, EGRESS):
+        for direction, index in hooks:
             try:
                 connection.request(
                     "remove a filter", _RTM_DELTFILTER, _filter(index, direction) + text_attribute(_TCA_KIND, "bpf")

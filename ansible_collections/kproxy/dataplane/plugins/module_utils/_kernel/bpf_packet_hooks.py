@@ -8,8 +8,15 @@ import os
 from collections.abc import Collection, Mapping
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file import ObjectFile
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices, bpf_link
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_devices import Hook
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet, load_programs
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import (
+    ETHERNET,
+    LOOPBACK,
+    Device,
+    devices,
+)
 
 #: Length of the link header that packets have on Ethernet and loopback devices; on others they have none.
 ETHERNET_HEADER = 14
@@ -24,60 +31,52 @@ class PacketHooks:
         self.tcx = tcx
         #: Descriptors by the length of the link header, then by direction.
         self._loaded: dict[int, dict[str, int]] = {}
-        #: Directions by the index of each device that has got filters.
-        self._filtered: dict[int, tuple[str, ...]] = {}
-        #: Indexes of excluded devices that are known to have no filters.
-        self._unfiltered: frozenset[int] = frozenset()
+        #: Hooks that have got filters, and hooks that are known to have none.
+        self._filtered: set[Hook] = set()
+        self._unfiltered: set[Hook] = set()
 
-    def holding(self, found: Mapping[str, tuple[int, int]]) -> set[int]:
-        """Return the indexes of the devices that have their programs. found: (index, hardware type) by name.
+    def holding(self, found: Mapping[str, Device]) -> set[str]:
+        """Return the names of the devices that have all the programs that they should have."""
+        wanted = {name: set(_hooks(device)) for name, device in found.items()}
+        held = self._in_place(set().union(*wanted.values()))
+        return {name for name, hooks in wanted.items() if hooks <= held}
 
-        A pin alone says nothing: its device may have gone, or moved to the pod that it was made for, and another have
-        come under the same index.
-        """
-        wanted = {index: bpf_devices.directions(hardware) for index, hardware in found.values()}
-        if not self.tcx:
-            return bpf_devices.clsact_indexes(wanted)
-        pinned = bpf_devices.tcx_indexes(self._pins)
-        return {
-            index for index in pinned.intersection(wanted) if bpf_devices.tcx_holds(self._pins, index, wanted[index])
-        }
-
-    def in_place(self, found: Mapping[str, tuple[int, int]], without: Collection[int]) -> bool:
+    def in_place(self, found: Mapping[str, Device], without: Collection[Device]) -> bool:
         """Whether follow() would attach and detach nothing. Arguments as there."""
-        if self.holding(found) != {index for index, _hardware in found.values()}:
+        wanted, unwanted = _split(found, without)
+        if self._in_place(wanted) != wanted:
             return False
-        if self.tcx:
-            return bpf_devices.tcx_indexes(self._pins).isdisjoint(without)
-        return not bpf_devices.clsact_indexes(dict.fromkeys(without, (bpf_devices.EGRESS,)))
+        held = bpf_devices.tcx_pinned(self._pins) if self.tcx else bpf_devices.clsact_filtered(unwanted)
+        return held.isdisjoint(unwanted)
 
     def follow(
         self,
         maps: MapSet,
         constants: Mapping[str, int],
-        found: Mapping[str, tuple[int, int]],
-        without: Collection[int],
+        found: Mapping[str, Device],
+        without: Collection[Device],
         swap: bool,
     ) -> None:
         """Attach where the programs are missing (`swap`: load anew, attach everywhere); unpin links of lost devices.
 
-        constants: of the programs, the link header apart. found: (index, hardware type) by name, of the devices that
-        have the programs. without: indexes of those that have not. Raises OSError.
+        constants: of the programs, the link header apart. found: the devices that have the programs, by name. without:
+        those that have not. Raises OSError.
         """
         if swap:
             self.close()
-        held = self.holding(found) if self.tcx else self._filters_in_place()
-        if self.tcx:
-            for index in bpf_devices.tcx_indexes(self._pins) - held:
-                bpf_devices.detach_tcx(self._pins, index)
-        for index, hardware in found.values():
-            if swap or index not in held:
-                self._attach(maps, constants, index, hardware)
+        wanted, unwanted = _split(found, without)
+        pinned = bpf_devices.tcx_pinned(self._pins) if self.tcx else set()
+        held = self._in_place(wanted if self.tcx else self._filtered)
+        # What is pinned under the name of a hook and is attached elsewhere; then what no hook is wanted for.
+        self._unpin((pinned & wanted) - held)
+        for device in found.values():
+            missing = [hook for hook in _hooks(device) if swap or hook not in held]
+            if missing:
+                self._attach(maps, constants, device, missing)
+        self._unpin(pinned - wanted)
         if not self.tcx:
-            for index in set(without) - self._unfiltered:
-                bpf_devices.detach_clsact(index)
-                self._filtered.pop(index, None)
-            self._unfiltered = frozenset(without)
+            bpf_devices.detach_clsact(unwanted - self._unfiltered)
+            self._filtered, self._unfiltered = wanted, unwanted
 
     def close(self) -> None:
         """Close the loaded programs; what is attached stays."""
@@ -89,18 +88,28 @@ class PacketHooks:
     def detach_filters(self) -> None:
         """Remove the filters of every device; links go with their pins."""
         if not self.tcx:
-            for index, _hardware in bpf_devices.devices().values():
-                bpf_devices.detach_clsact(index)
+            indexes = [device.index for device in devices().values()]
+            bpf_devices.detach_clsact((direction, index) for index in indexes for direction in bpf_devices.BOTH)
 
-    def _attach(self, maps: MapSet, constants: Mapping[str, int], index: int, hardware: int) -> None:
-        framed = hardware in (bpf_devices.ETHERNET, bpf_devices.LOOPBACK)
+    def _in_place(self, wanted: Collection[Hook]) -> set[Hook]:
+        """Return those of the hooks that have their program. Anybody may remove a filter; a pin alone says nothing."""
+        if not self.tcx:
+            return bpf_devices.clsact_filtered(wanted)
+        pinned = bpf_devices.tcx_pinned(self._pins).intersection(wanted)
+        return {hook for hook in pinned if bpf_devices.tcx_holds(self._pins, hook)}
+
+    def _unpin(self, hooks: Collection[Hook]) -> None:
+        for direction, index in hooks:
+            bpf_link.remove(bpf_devices.tcx_pin(self._pins, direction, index))
+
+    def _attach(self, maps: MapSet, constants: Mapping[str, int], device: Device, hooks: Collection[Hook]) -> None:
+        framed = device.hardware in (ETHERNET, LOOPBACK)
         programs = self._programs(maps, constants, ETHERNET_HEADER if framed else 0)
-        loaded = {direction: programs[direction] for direction in bpf_devices.directions(hardware)}
+        loaded = {direction: programs[direction] for direction, _index in hooks}
         if self.tcx:
-            bpf_devices.attach_tcx(self._pins, index, loaded)
+            bpf_devices.attach_tcx(self._pins, device.index, loaded)
         else:
-            bpf_devices.attach_clsact(index, loaded)
-            self._filtered[index] = tuple(loaded)
+            bpf_devices.attach_clsact(device.index, loaded)
 
     def _programs(self, maps: MapSet, constants: Mapping[str, int], link_header: int) -> dict[str, int]:
         if link_header not in self._loaded:
@@ -108,8 +117,13 @@ class PacketHooks:
             self._loaded[link_header] = {section.partition("/")[2]: fd for section, fd in loaded.items()}
         return self._loaded[link_header]
 
-    def _filters_in_place(self) -> set[int]:
-        """Return the devices whose filters are still there: unlike a link, anybody may remove a filter."""
-        held = bpf_devices.clsact_indexes(self._filtered)
-        self._filtered = {index: directions for index, directions in self._filtered.items() if index in held}
-        return held
+
+def _hooks(device: Device) -> list[Hook]:
+    return [(direction, device.index) for direction in bpf_devices.directions(device)]
+
+
+def _split(found: Mapping[str, Device], without: Collection[Device]) -> tuple[set[Hook], set[Hook]]:
+    """Return the hooks of all devices that should have a program, and those that should not."""
+    wanted = {hook for device in found.values() for hook in _hooks(device)}
+    indexes = {device.index for device in (*found.values(), *without)}
+    return wanted, {(direction, index) for index in indexes for direction in bpf_devices.BOTH} - wanted

@@ -28,11 +28,11 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink i
     NetlinkSocket,
     attribute_map,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import ETHERNET, Device
 
 DISABLED, GENERIC, NATIVE, AUTO = "disabled", "generic", "native", "auto"
 CHOICES = (DISABLED, GENERIC, NATIVE, AUTO)
 
-ETHERNET = 1
 _ATTACH_TYPE = 37
 _FLAGS = {GENERIC: 1 << 1, NATIVE: 1 << 2}
 #: Values of xdp_links, enum mode of src/xdp.bpf.c.
@@ -124,13 +124,13 @@ class XdpHooks:
         parts = [name[len(_PREFIX) :].split("_") for name in names if name.startswith(_PREFIX)]
         return {int(index): mode for mode, index in parts}
 
-    def modes(self, found: Mapping[str, tuple[int, int]]) -> dict[str, str]:
-        """Return the mode by name of the devices that have a pinned link. found: (index, hardware type) by name."""
+    def modes(self, found: Mapping[str, Device]) -> dict[str, str]:
+        """Return the mode by name of the devices that have a pinned link. found: devices by name."""
         held = self._held()
-        return {name: held[index] for name, (index, _hardware) in sorted(found.items()) if index in held}
+        return {name: held[device.index] for name, device in sorted(found.items()) if device.index in held}
 
-    def in_place(self, maps: MapSet, found: Mapping[str, tuple[int, int]]) -> bool:
-        """Whether follow() would change nothing. found: (index, hardware type) by name.
+    def in_place(self, maps: MapSet, found: Mapping[str, Device]) -> bool:
+        """Whether follow() would change nothing. found: devices by name.
 
         A device that somebody else's program holds is left to it, and one that has refused every mode asked for is
         left to tc, so nothing would change there either.
@@ -149,12 +149,10 @@ class XdpHooks:
                 right = False
         return right
 
-    def follow(
-        self, maps: MapSet, constants: Mapping[str, int], found: Mapping[str, tuple[int, int]], swap: bool
-    ) -> None:
+    def follow(self, maps: MapSet, constants: Mapping[str, int], found: Mapping[str, Device], swap: bool) -> None:
         """Attach where the program is missing (`swap`: everywhere), detach where it does not belong.
 
-        constants: of the program, the mode apart. found: (index, hardware type) by name.
+        constants: of the program, the mode apart. found: devices by name.
         Raises OSError where the maps cannot be written; what goes wrong with a device is in `problems`.
         """
         if swap:
@@ -192,13 +190,13 @@ class XdpHooks:
         links = {index: (mode, bpf_link.look(self._pin(mode, index))) for index, mode in self.pinned().items()}
         return {index: mode for index, (mode, link) in links.items() if link is not None and link.target == index}
 
-    def _wanted(self, found: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    def _wanted(self, found: Mapping[str, Device]) -> dict[str, int]:
         if self.options.mode == DISABLED:
             return {}
         return {
-            name: index
-            for name, (index, hardware) in found.items()
-            if hardware == ETHERNET and self.options.takes(name, self._driver(name, index))
+            name: device.index
+            for name, device in found.items()
+            if device.hardware == ETHERNET and self.options.takes(name, self._driver(name, device.index))
         }
 
     def _driver(self, name: str, index: int) -> Driver:

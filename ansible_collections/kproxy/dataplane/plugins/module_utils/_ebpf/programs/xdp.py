@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 COMPILER = "clang 14"
-SOURCE_SHA256 = "1dc4b8eb2995630de9ae141d75535a084d971f528d6395c0ed6c1c7726869214"
+SOURCE_SHA256 = "01c79ed024e3042ab4e43ae932e29be5ae21504bc0f0317a1a19176812bb048b"
 OBJECT = """
 c-rl~4SbcybtnAXD+x&$V<A8Y8QWI|!<7(1R}w;e1_8nb%LtIb*p9het}aNC(AT{fglq@LaYDRKf<KZFnkIZX#)(^d`?71gr3>jg2~C}rH|tG#
 TX(~@X_rm28+N;!vaN&O`S_pbnK}19`T)|V`I+Aj-I?>uoH=vm%=ws^XP%EYHmwN;0uKEPIDhYWIq%=ayFKU%{2eb!o-5L@(|L{)6u+?@*(x84

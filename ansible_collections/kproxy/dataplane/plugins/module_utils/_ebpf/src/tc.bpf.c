@@ -22,6 +22,15 @@ INLINE int drop(__u32 reason)
 	return SHOT;
 }
 
+/*
+ * A packet of a VLAN comes in by the device that carries the VLAN, and then once more by the VLAN's own. Translated at the first,
+ * it would be taken for a connection to the endpoint itself at the second. Number 0 is a priority, and no VLAN.
+ */
+INLINE bool comes_again(const struct __sk_buff *skb, __u8 hook)
+{
+	return hook == HOOK_INGRESS && (skb->vlan_tci & 0x0fff);
+}
+
 #define FAMILY 4
 #define WORDS 1
 #define PROTOCOL_ICMP_OF_FAMILY PROTOCOL_ICMP

@@ -174,8 +174,11 @@ INLINE int NAME(decide)(struct __sk_buff *skb, __u8 hook, struct NAME(packet) *p
 	const struct NAME(flow_value) *flow;
 
 	if (!NAME(read_plain)(skb, p)) {
-		bool whole = NAME(read_packet)(skb, link_header, hook, p);
+		bool whole;
 
+		if (comes_again(skb, hook))
+			return NOT_OURS;
+		whole = NAME(read_packet)(skb, link_header, hook, p);
 		if (hook == HOOK_INGRESS) {
 			struct NAME(sent_on) sent;
 
@@ -190,6 +193,8 @@ INLINE int NAME(decide)(struct __sk_buff *skb, __u8 hook, struct NAME(packet) *p
 	p->known = NAME(may_have_flow)(&p->tuple);
 	/* Nearly all packets end here: of connections to endpoints themselves, and on their way out. */
 	if (!p->known && (!begins(p->protocol, p->tcp_flags) || (hook == HOOK_EGRESS && skb->ingress_ifindex)))
+		return NOT_OURS;
+	if (comes_again(skb, hook))
 		return NOT_OURS;
 	NAME(forget_branches)(skb, p);
 	flow = p->known ? NAME(renew_flow)(p, &p->tuple, hook) : NULL;
