@@ -24,6 +24,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.reading import read_documents
+from ansible_collections.kproxy.dataplane.plugins.module_utils._verification.checks import Evidence, run
 from devtools.conformance.netns import NetworkNamespace
 from devtools.conformance.node_cgroup import BpfFs, NodeCgroup
 from tests.module_run import run_module
@@ -310,6 +311,53 @@ def test_refuse_and_drop(world: World) -> None:
     seen = world.probe(nobody, clients=("p1",), protocols=["TCP"])
     assert {row["client"] for row in seen["results"] if row["faults"]} == {"node", world.pods["p1"].path}
     assert all("met silence, expected to be refused at once" in said for said in seen["failures"])
+
+
+@contextlib.contextmanager
+def without_routes(namespace: NetworkNamespace) -> Iterator[None]:
+    """Take the ways out of IPv4 from a namespace for a while, as on a node without a default route."""
+    kept = namespace.run(["ip", "-4", "route", "show", "default"]).strip()
+    namespace.ip(["route del default"])
+    try:
+        yield
+    finally:
+        namespace.ip([f"route add {kept}"])
+
+
+@pytest.mark.parametrize("who", ["node", "p1"])
+def test_a_client_without_a_way_to_the_service(world: World, who: str) -> None:
+    """Whoever cannot even begin to dial is served nothing, and that is no Service of which there is none."""
+    world.program(web())
+    with without_routes(world.node if who == "node" else world.pods[who]):
+        seen = world.probe(web(), clients=("p1",))
+    client = "node" if who == "node" else world.pods[who].path
+    wrong = [row for row in seen["results"] if row["faults"]]
+    assert {(row["client"], row["address"]) for row in wrong} == {
+        (client, "10.96.0.20:80/TCP"),
+        (client, "10.96.0.20:80/UDP"),
+    }
+    assert all("no route to 10.96.0.20" in said for said in seen["failures"])
+    judged = {check.name: check for check in run(Evidence({}, {}, {}, seen, ()))}
+    name = "cluster IPs from the node" if who == "node" else "cluster IPs from pods"
+    assert judged[name].result == "fail"
+    assert "no route to 10.96.0.20" in judged[name].message
+
+
+def test_namespaces_that_are_no_pods_are_not_dialled_from(world: World) -> None:
+    """Without a choice the first of /run/netns are clients; one that nobody has connected is none."""
+    world.program(web())
+    names = [f"+kp-probe-{os.getpid()}-{number}" for number in range(3)]
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            subprocess.run(["ip", "netns", "add", name], check=True)
+            stack.callback(subprocess.run, ["ip", "netns", "del", name], check=True)
+        subprocess.run(["ip", "-n", names[1], "link", "set", "lo", "up"], check=True)
+        ends = ["type", "veth", "peer", "name", "eth1"]
+        subprocess.run(["ip", "-n", names[2], "link", "add", "eth0", *ends], check=True)
+        for line in ("addr add 10.244.1.99/32 dev eth0", "link set eth0 up", "route add default dev eth0"):
+            subprocess.run(["ip", "-n", names[2], *line.split()], check=True)
+        seen = world.probe(web(), namespaces=None, max_namespaces=1)
+    assert seen["clients"] == ["node", names[2]]
 
 
 @contextlib.contextmanager

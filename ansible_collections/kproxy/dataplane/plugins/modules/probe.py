@@ -43,7 +43,7 @@ options:
   namespaces:
     description:
       - Network namespaces of pods on this node, by name or path. The node itself is always a client.
-      - Without it, the first O(max_namespaces) of C(/run/netns) are taken.
+      - Without it, the first O(max_namespaces) of C(/run/netns) that have an address are taken.
     type: list
     elements: str
   max_namespaces:
@@ -132,7 +132,9 @@ not_dialled:
   sample: ["SCTP: this kernel does not speak SCTP"]
   version_added: 1.1.0
 results:
-  description: Every address that was dialled from every client, with what was expected and what was met.
+  description: >-
+    Every address that was to be dialled from every client, with what was expected and what was met. Where a client has
+    no way to dial it, both are empty and RV(results[].faults) says why.
   returned: success
   type: list
   elements: dict
@@ -153,7 +155,7 @@ results:
       description: What was dialled.
       type: str
     source:
-      description: The client's own address.
+      description: The client's own address. Empty where it has no way to what was dialled.
       type: str
     expected:
       description: The table's verdict for this client.
@@ -189,6 +191,7 @@ results:
       elements: str
 """
 
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -213,7 +216,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.dial impor
     source_for,
     within,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.judge import addresses
+from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.judge import VERDICT, addresses
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.meeting import meet, meet_refusals
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.packet_path import PacketPath
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import views
@@ -249,7 +252,15 @@ def clients_of(options: dict[str, Any]) -> list[str]:
     if options["namespaces"] is not None:
         return ["", *options["namespaces"]]
     found = sorted(os.listdir(NAMESPACES)) if os.path.isdir(NAMESPACES) else []
-    return ["", *found[: options["max_namespaces"]]]
+    return ["", *itertools.islice(filter(is_on_the_network, found), options["max_namespaces"])]
+
+
+def is_on_the_network(namespace: str) -> bool:
+    """Tell whether a namespace has an address that others can reach, as a pod's has once it is set up."""
+    try:
+        return any(address.scope == "global" for address in within(namespace, local_addresses))
+    except DialError:  # a name that is left of a namespace which has gone
+        return False
 
 
 def node_port_addresses(addresses: list[LocalAddress], rows: list[dict[str, Any]], trace: Trace) -> list[str]:
@@ -303,6 +314,25 @@ def probe(
     }
 
 
+def not_tried(goal: Goal, namespace: str, why: str) -> dict[str, Any]:
+    """Return the result for an address that a client cannot even dial: nothing is served to it there."""
+    return {
+        "client": namespace or "node",
+        "kind": goal.kind,
+        "service": goal.service,
+        "protocol": goal.protocol,
+        "address": str(goal),
+        "source": "",
+        "expected": "",
+        "endpoints": [],
+        "met": [],
+        "seen": [],
+        "judged": [VERDICT],
+        "faults": [{"about": VERDICT, "message": why}],
+        "for_spread": False,
+    }
+
+
 def run(module: AnsibleModule) -> dict[str, Any]:
     """Dial and compare everything."""
     options = module.params
@@ -316,7 +346,6 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         size = table.size()
     packet_path = PacketPath(options["ebpf_directory"])
     results: list[dict[str, Any]] = []
-    failures: list[str] = []
     not_dialled: dict[str, None] = {}
     for goal in goals:
         for namespace in clients:
@@ -325,9 +354,10 @@ def run(module: AnsibleModule) -> dict[str, Any]:
             except ProtocolMissing as error:
                 not_dialled[f"{goal.protocol}: {error}"] = None
             except DialError as error:
-                failures.append(f"{goal.kind} {goal} of {goal.service} from {namespace or 'node'}: {error}")
+                results.append(not_tried(goal, namespace, str(error)))
     outcome.judge_spreads(results, options["spread_false_alarm"])
     dialled: dict[str, int] = {}
+    failures: list[str] = []
     for result in results:
         dialled[result["kind"]] = dialled.get(result["kind"], 0) + len(result["met"])
         result["wrong"] = [fault["message"] for fault in result["faults"]]

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
+
 _CLONE_NEWNET = 0x40000000
 # socket.IPPROTO_SCTP is not in every build of Python, its number is the same on every Linux.
 _IPPROTO_SCTP = 132
@@ -194,7 +196,7 @@ def within(namespace: str, action: Callable[[], T]) -> T:
         try:
             enter(namespace)
             results.append(action())
-        except (DialError, OSError) as error:
+        except (DialError, KernelError, OSError) as error:
             errors.append(error)
 
     thread = threading.Thread(target=run)
