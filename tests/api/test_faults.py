@@ -80,7 +80,6 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Find silence after a moment instead of minutes."""
     monkeypatch.setattr(api_client, "READ_SECONDS", 0.5)
     monkeypatch.setattr(reflector, "WATCH_SECONDS", (1, 1))
-    monkeypatch.setattr(reflector, "WATCH_GRACE_SECONDS", 0.5)
     monkeypatch.setattr(reflector, "FIRST_PAUSE_SECONDS", 0.05)
 
 
@@ -157,7 +156,7 @@ def test_a_server_whose_versions_went_back_is_listed_again(
     kubeconfig: Path, server: ApiServer, start_source: StartSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after etcd was restored: the server takes a watch from a version of its future, and keeps silent."""
-    monkeypatch.setattr(reflector, "SILENT_WATCH_SECONDS", 0.5)
+    monkeypatch.setattr(reflector, "SILENT_SECONDS", 0.5)
     server.apply(*(service(f"s-{number}") for number in range(20)))
     source, recorder = start_source(kubeconfig)
     recorder.wait(lambda r: len(r.names("Service")) == 20)

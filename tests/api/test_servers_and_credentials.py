@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import api_client
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import api_client, reflector
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.credentials import Credentials
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.kubeconfig import KubeconfigError, read
 from devtools.apiserver import ApiServer
 from devtools.apiserver.auth import KUBE_PROXY, User
-from devtools.apiserver.faults import Action, Garbage, Hang, Refuse
+from devtools.apiserver.faults import Action, Garbage, Hang, Refuse, ReplyStream
 from devtools.apiserver.pki import CertificateAuthority
 from devtools.apiserver.pki import kubeconfig as kubeconfig_text
+from devtools.waiting import eventually
 from tests.api.conftest import StartSource
 from tests.api.objects import service
 
@@ -112,10 +113,11 @@ def test_the_next_server_takes_over_and_the_watch_resumes(
     assert {request.port for request in control_plane.requests[:4]} == {control_plane.listeners[0].port}
 
 
-SICK: list[Action] = [Refuse(500), Hang(), Garbage()]
+# How long one server wants to be spared is no matter of the next one.
+SICK: list[Action] = [Refuse(500), Hang(), Garbage(), Refuse(503, retry_after=300), Refuse(429, retry_after=300)]
 
 
-@pytest.mark.parametrize("action", SICK, ids=["500", "no answer", "garbage"])
+@pytest.mark.parametrize("action", SICK, ids=["500", "no answer", "garbage", "503 for long", "429 for long"])
 def test_a_sick_server_is_left_for_a_sound_one(
     control_plane: ApiServer,
     tmp_path: Path,
@@ -131,6 +133,40 @@ def test_a_sick_server_is_left_for_a_sound_one(
     recorder.wait(lambda _r: source.synced)
     recorder.wait(lambda r: r.names("Service") == {"web"})
     assert source.counters["Service"].reconnects <= 1
+
+
+def test_a_server_that_hangs_is_left_although_its_connections_live(
+    control_plane: ApiServer, tmp_path: Path, start_source: StartSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a stopped process, whose kernel acknowledges all it gets: open watches are silent, requests have no answer."""
+    monkeypatch.setattr(api_client, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(reflector, "QUIET_SECONDS", 0.5)
+    port = control_plane.listeners[0].port
+    control_plane.inject(ReplyStream([], hold=True), verb="watch", port=port, times=4)
+    path = tmp_path / "kubeconfig"
+    path.write_text(control_plane.kubeconfig())
+    source, recorder = start_source(path, servers=control_plane.urls)
+    control_plane.wait_for_requests(lambda log: sum(r.verb == "watch" for r in log) == 4)
+    control_plane.inject(Hang(), port=port, times=None)
+    control_plane.apply(service("late"))
+    recorder.wait(lambda r: r.names("Service") == {"web", "late"})
+    assert len(recorder.lists("Service")) == 1, "the watch went on from its version"
+    assert "no answer in time" in recorder.details()
+
+
+def test_a_watch_that_is_quiet_is_opened_again_without_a_complaint(
+    server: ApiServer, kubeconfig: Path, start_source: StartSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector, "QUIET_SECONDS", 0.1)
+    server.apply(service("web"))
+    source, recorder = start_source(kubeconfig)
+    recorder.wait(lambda _r: source.synced)
+    eventually(lambda: all(counters.watches > 3 for counters in source.counters.values()), "watches to be opened anew")
+    server.apply(service("late"))
+    recorder.wait(lambda r: r.names("Service") == {"web", "late"})
+    assert not recorder.details()
+    assert {counters.lists for counters in source.counters.values()} == {1}
+    assert not any(counters.errors or counters.reconnects for counters in source.counters.values())
 
 
 def test_a_token_file_is_read_again(tmp_path: Path, start_source: StartSource) -> None:

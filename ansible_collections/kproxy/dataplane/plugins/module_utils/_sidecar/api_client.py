@@ -124,7 +124,7 @@ class ApiClient:
 
     def get_json(self, path: str, query: Mapping[str, str]) -> tuple[dict[str, Any], str]:
         """Return a decoded answer and the server that gave it. Raises ApiError."""
-        response, server = self._open("GET", path, query, READ_SECONDS)
+        response, server = self._open("GET", path, query)
         try:
             with translated(server):
                 body = response.read(decode_content=False)
@@ -142,19 +142,23 @@ class ApiClient:
 
     def send_json(self, method: str, path: str, body: Mapping[str, Any]) -> None:
         """POST an object, or PATCH one by a merge patch. Raises ApiError."""
-        response, server = self._open(method, path, {}, READ_SECONDS, json.dumps(body).encode())
+        response, server = self._open(method, path, {}, json.dumps(body).encode())
         with translated(server):
             response.drain_conn()
             response.release_conn()
         self.worked(server)
 
-    def stream(self, path: str, query: Mapping[str, str], read_seconds: float) -> Stream:
-        """Open a watch; `read_seconds` of silence end it. Raises ApiError."""
-        response, server = self._open("GET", path, query, read_seconds)
+    def stream(self, path: str, query: Mapping[str, str], quiet_seconds: float) -> Stream:
+        """Open a watch; once it is open, so many seconds of silence end it. Raises ApiError."""
+        response, server = self._open("GET", path, query)
+        # A server that closes the connection behind its answer has taken the socket from it; there READ_SECONDS stay.
+        connection = getattr(response, "connection", None)
+        if connection is not None and connection.sock is not None:
+            connection.sock.settimeout(quiet_seconds)
         return Stream(response, server)
 
     def _open(
-        self, method: str, path: str, query: Mapping[str, str], read_seconds: float, body: bytes | None = None
+        self, method: str, path: str, query: Mapping[str, str], body: bytes | None = None
     ) -> tuple[urllib3.BaseHTTPResponse, str]:
         try:
             access = self._credentials.access()
@@ -175,7 +179,7 @@ class ApiClient:
                 preload_content=False,
                 redirect=False,
                 retries=False,
-                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS),
             )
         if response.status not in (200, 201):
             raise _refusal(response, f"{method} {path}", server)

@@ -32,7 +32,10 @@ class Fault(enum.Enum):
         return self in _SERVER_FAULTS
 
 
-_SERVER_FAULTS = frozenset({Fault.CONNECT, Fault.TLS, Fault.TIMEOUT, Fault.CLOSED, Fault.GARBAGE, Fault.SERVER})
+# A server that is being shut down throttles everybody while it lets open requests end.
+_SERVER_FAULTS = frozenset(
+    {Fault.CONNECT, Fault.TLS, Fault.TIMEOUT, Fault.CLOSED, Fault.GARBAGE, Fault.SERVER, Fault.THROTTLED}
+)
 _BY_STATUS = {
     400: Fault.BAD_REQUEST,
     401: Fault.UNAUTHORIZED,

@@ -208,9 +208,9 @@ class Happenings:
         note = "node %s does not serve it: the kernel refuses it: %s" % (self._node_name, why)
         self._recorder.record(Happening("Service", namespace, service, "FailedToProgramService", "Sync", note))
 
-    def sync_failed(self, why: str) -> None:
-        """A commit failed."""
-        self._of_node("FailedToSync", "Sync", "%s; the last good state is in force" % why)
+    def sync_failed(self, why: str, state: str) -> None:
+        """A commit failed; state: what is in force."""
+        self._of_node("FailedToSync", "Sync", "%s; %s" % (why, state))
 
     def tables_repaired(self, who: str) -> None:
         """Something else had altered our tables."""

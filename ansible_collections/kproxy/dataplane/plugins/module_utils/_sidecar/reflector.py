@@ -48,13 +48,15 @@ PAGE = 500
 MAX_EXPIRIES = 3
 # A watch is asked for a random time in this range, so that watches spread over servers, as with client-go.
 WATCH_SECONDS = (300, 600)
-# Silence allowed after the server should have ended the watch.
-WATCH_GRACE_SECONDS = 15.0
+# A watch that tells nothing for so long is opened anew from the version reached: a server whose process hangs, or one
+# behind a load balancer that has not noticed its end, keeps a connection alive, and only a new request shows it.
+# Bookmarks come about once a minute, but only where anything of the kind has changed since the server started.
+QUIET_SECONDS = 90.0
 # A watch that ends sooner and without one event has not worked.
 SHORT_WATCH_SECONDS = 1.0
-# A server sends bookmarks about once a minute. One that shows nothing at all for longer may have lost its history (a
-# restored etcd counts versions anew) and wait for our version to come; only a list can tell.
-SILENT_WATCH_SECONDS = 150.0
+# A server that tells nothing at all for so long, in whatever many watches, may have lost its history (a restored etcd
+# counts versions anew) and wait for our version to come; only a list can tell.
+SILENT_SECONDS = 300.0
 FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 10.0
 # An optional resource that the server does not know comes with an upgrade, if ever.
@@ -65,8 +67,8 @@ ABSENT_PAUSE_SECONDS = 300.0
 class Counters:
     """What happened so far, for metrics. Written by the reflector's thread only.
 
-    last_success: Unix time of the last proof that we are in step: a list, an event, a bookmark, or a watch that ended
-    in order; 0 before the first.
+    last_success: Unix time of the last proof that we are in step: a list, an event, a bookmark, a watch that ended in
+    order, or that one which had told nothing could be opened again; 0 before the first.
     """
 
     lists: int = 0
@@ -101,6 +103,8 @@ class Reflector:
         self._listed = False
         self._worked_since_gone = True
         self._lived = False  # the last watch worked for a while before it failed
+        self._heard = 0.0  # monotonic time of the last list, event or bookmark
+        self._quiet = False  # the last watch was given up because it told nothing
         self._state: SourceState | None = None
         self._stopping = threading.Event()
         self._stream: Stream | None = None
@@ -166,9 +170,10 @@ class Reflector:
             self.counters.reconnects += 1
             return 0.0
         pause = self._backoff.next()
-        if fault.blames_server and self._client.failed(error.server):
+        if not (fault.blames_server and self._client.failed(error.server)):
+            pause = max(pause, error.retry_after)
+        elif fault is not Fault.THROTTLED:  # who is throttled is not to throw itself upon the next one
             pause = 0.0
-        pause = max(pause, error.retry_after)
         self.counters.reconnects += 1
         self._tell(False, error.server, f"{error}; trying again")
         return pause
@@ -209,6 +214,7 @@ class Reflector:
         if self._listed:
             self.counters.relists += 1
         self._version = version
+        self._heard = time.monotonic()
         self._listed = True
         self._succeeded()
         self._sink.put(Replaced(self.resource.kind, tuple(objects), tuple(refusals)))
@@ -250,7 +256,7 @@ class Reflector:
     # Watches
 
     def _watch(self) -> None:
-        """Deliver changes until the server ends the watch in order. Raises ApiError for every other end."""
+        """Deliver changes until the server ends the watch in order or is quiet. Raises ApiError for every other end."""
         seconds = self._random.randint(*WATCH_SECONDS)
         query = {
             **self._selectors,
@@ -260,11 +266,14 @@ class Reflector:
             "timeoutSeconds": str(seconds),
         }
         self._lived = False
-        stream = self._client.stream(self.resource.path, query, seconds + WATCH_GRACE_SECONDS)
+        stream = self._client.stream(self.resource.path, query, QUIET_SECONDS)
         self._stream = stream
         opened = time.monotonic()
         self.counters.watches += 1
         seen = 0
+        if self._quiet:
+            self._quiet = False
+            self._succeeded()
         try:
             if self._stopping.is_set():
                 return
@@ -277,16 +286,20 @@ class Reflector:
                         self._proven(stream.server)
         except NotAWatch as error:
             raise ApiError(Fault.GARBAGE, f"watch {self.resource.path}: {error}", stream.server) from error
+        except ApiError as error:
+            if error.fault is not Fault.TIMEOUT:
+                raise
+            self._quiet = True
         finally:
             self._stream = None
             stream.close()
             self._lived = time.monotonic() - opened >= SHORT_WATCH_SECONDS
-        if not seen and not self._lived:
+        if not (seen or self._quiet or self._lived):
             raise ApiError(Fault.CLOSED, f"watch {self.resource.path}: ended at once", stream.server)
         self._proven(stream.server)
-        if not seen and time.monotonic() - opened >= SILENT_WATCH_SECONDS:
+        if time.monotonic() - self._heard >= SILENT_SECONDS:
             self._version = ""
-        else:
+        elif not self._quiet:
             self._succeeded()
 
     def _proven(self, server: str) -> None:
@@ -313,6 +326,7 @@ class Reflector:
                 elif parsed is not None:
                     self._sink.put(Upserted(parsed, received))
         self._version = version
+        self._heard = time.monotonic()
         self._succeeded()
 
 

@@ -164,11 +164,13 @@ class Reporter:
         for family in self._families:
             failures.labels(ip_family=family).inc()
         if attempt.error != self.last_error:
+            # Nobody says of tables that somebody else has altered that they still are good.
+            state = "the last good state is in force"
+            if attempt.foreign:
+                state = f"what others did is not repaired yet: {attempt.foreign[-1]}"
             if not attempt.in_force:
-                self._tell.sync_failed(attempt.error)
-            LOG.error(
-                "commit failed: %s%s", attempt.error, "" if attempt.in_force else "; the last good state is in force"
-            )
+                self._tell.sync_failed(attempt.error, state)
+            LOG.error("commit failed: %s%s", attempt.error, "" if attempt.in_force else f"; {state}")
         LOG.warning("%s", fields(action="failed", reason=attempt.reason, retry_in=f"{attempt.retry_in:.1f}s"))
         self.last_error = attempt.error
         self._record("failed", attempt, Outcome(self.generation, wrote=False))

@@ -5,7 +5,8 @@
 An event is committed at once when nothing is running; events that arrive during a commit gather and go together with
 the next. Nothing is committed before every first list is complete, so that a restart never removes what it has not
 heard of yet. Changes stay queued until a commit succeeded; after a failure the next commit is a full one that reads the
-kernel back, retried with growing pauses and without waiting for an event. So are stale UDP flows that a commit left.
+kernel back, retried with growing pauses and without waiting for an event, or when somebody else has altered our tables.
+So are stale UDP flows that a commit left.
 
 No threads, no files, no sockets: the caller waits until deadline() and calls step().
 """
@@ -151,6 +152,7 @@ class SyncLoop:
         self._unfinished = 0
         self._follow_up_at = float("inf")
         self._last_attempt = float("-inf")
+        self._last_seconds = 0.0
         self._audit_at = float("inf")
         self._foreign_since: float | None = None
         self._foreign_last = 0.0
@@ -212,7 +214,11 @@ class SyncLoop:
         if self._unlisted:
             return None
         if self._failures:
-            return self._retry_at
+            if self._foreign_since is None:
+                return self._retry_at
+            # What others do may be what made it fail, and is not to wait for a pause that has grown long.
+            rest = max(FOREIGN_LIMIT_SECONDS, self._last_seconds)
+            return min(self._retry_at, max(self._foreign_due(), self._last_attempt + rest))
         times = [self._audit_at] if self._started else [float("-inf")]
         times.append(self._last_attempt + self._min_sync_period if self._dirty else self._follow_up_at)
         if self._foreign_since is not None:
@@ -226,7 +232,7 @@ class SyncLoop:
         if due is None or now < due:
             return False
         if self._failures:
-            self._attempt(RETRY, full=True)
+            self._attempt(FOREIGN if self._foreign else RETRY, full=True)
         elif not self._started:
             self._attempt(START, full=True)
         elif self._foreign_since is not None and now >= self._foreign_due():
@@ -254,9 +260,18 @@ class SyncLoop:
             self._failures += 1
             pause = _pause(self._failures)
             self._retry_at = end + pause
-            self._last_attempt = end
+            self._last_attempt, self._last_seconds = end, end - begin
+            self._foreign_since = None
             attempt = Attempt(
-                reason, full, self._pending, end - begin, None, str(error), pause, in_force=error.in_force
+                reason,
+                full,
+                self._pending,
+                end - begin,
+                None,
+                str(error),
+                pause,
+                foreign=tuple(self._foreign),
+                in_force=error.in_force,
             )
             self._observer.attempted(attempt)
             return attempt

@@ -129,7 +129,7 @@ def test_every_word_of_ours_has_a_reason_and_an_action() -> None:
     tell.metrics_endpoint_failed("taken")
     tell.health_check_failed("shop", "web", 32080, "taken")
     tell.service_refused("shop", "web", "EINVAL")
-    tell.sync_failed("busy")
+    tell.sync_failed("busy", "the last good state is in force")
     tell.tables_repaired("nft (process 7)")
     assert [one.reason for one in told] == [
         "Starting",

@@ -68,7 +68,8 @@ class Bench:
         self.metrics = Metrics()
         self.recorder = Remembered()
         self.reporter = Reporter(self.metrics, Journal(folder, 1 << 20), 30.0, (4, 6), Happenings("n1", self.recorder))
-        self.loop = SyncLoop(Ending(*endings), self.reporter)
+        self.dataplane = Ending(*endings)
+        self.loop = SyncLoop(self.dataplane, self.reporter)
         self.loop.take([Replaced(kind, ()) for kind in KINDS])
         for _ending in endings:
             self.loop.audit_now()
@@ -136,4 +137,25 @@ def test_what_goes_wrong_here_happens_to_the_node_or_the_service(tmp_path: Path)
     assert [(one.kind, one.namespace, one.name, one.reason) for one in bench.recorder.happenings] == [
         ("Node", "", "n1", "FailedToSync"),
         ("Service", "shop", "web", "FailedToProgramService"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("others_did", "said"),
+    [
+        ([], "the last good state is in force"),
+        (["a, by x", "b, by y"], "what others did is not repaired yet: b, by y"),
+    ],
+)
+def test_what_is_in_force_after_a_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, others_did: list[str], said: str
+) -> None:
+    bench = Bench(tmp_path, Outcome(1, wrote=True))
+    for what in others_did:
+        bench.loop.foreign_change(what)
+    bench.dataplane.endings = [CommitFailed("the set is gone", in_force=False)]
+    bench.loop.audit_now()
+    assert f"commit failed: the set is gone; {said}" in caplog.messages
+    assert [one.note for one in bench.recorder.happenings if one.reason == "FailedToSync"] == [
+        f"the set is gone; {said}"
     ]

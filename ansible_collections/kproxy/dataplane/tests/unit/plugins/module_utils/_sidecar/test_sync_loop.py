@@ -212,6 +212,40 @@ def test_retries_back_off_and_need_no_event() -> None:
     assert pauses[-1] == 30.0
 
 
+def run_until(bench: Bench, now: float) -> None:
+    """Do what falls due until then."""
+    while (due := bench.loop.deadline()) is not None and due <= now:
+        bench.clock.now = max(due, bench.clock.now)
+        assert bench.loop.step()
+    bench.clock.now = now
+
+
+def test_a_foreign_change_does_not_wait_for_a_pause_that_failures_have_made_long() -> None:
+    """As while a firewall reloads time and again: commits fail for it, and the last reload leaves no tables."""
+    bench = Bench.started()
+    bench.dataplane.failures = 1000
+    for _reload in range(200):
+        bench.loop.foreign_change("deleted table ip kproxy, by nft")
+        run_until(bench, bench.clock.now + 0.1)
+    failed = len(bench.recorder.attempts)
+    assert bench.recorder.attempts[-1].foreign == ("deleted table ip kproxy, by nft",)
+    assert 20 <= failed <= 45, "not seldom, and no more than twice a second"
+    bench.dataplane.failures = 0
+    bench.loop.foreign_change("deleted table ip kproxy, by nft")
+    run_until(bench, bench.clock.now + 1.0)
+    assert bench.loop.failing == 0
+    last = bench.recorder.attempts[-1]
+    assert (last.reason, last.foreign) == (FOREIGN, ("deleted table ip kproxy, by nft",))
+
+
+def test_retries_stay_seldom_where_nobody_else_does_anything() -> None:
+    bench = Bench.started()
+    bench.dataplane.failures = 1000
+    bench.loop.foreign_change("deleted table ip kproxy, by nft")
+    run_until(bench, bench.clock.now + 600.0)
+    assert len(bench.recorder.attempts) < 40
+
+
 def test_a_failed_first_commit_is_not_in_step() -> None:
     bench = Bench()
     bench.dataplane.failures = 1
