@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._cli.client import DaemonDown
 from devtools.apiserver import ApiServer
+from devtools.apiserver.faults import Hang
 from devtools.conformance.netns import NetworkNamespace
 from devtools.kproxyd_process import KproxydProcess
 from devtools.waiting import eventually
@@ -97,3 +99,11 @@ def test_case_25_what_vanished_unseen_leaves_the_kernel(kproxyd: KproxydProcess,
     server.forget_history()
     server.listeners[0].open()
     eventually(lambda: serves(kproxyd, "10.96.8.8", "10.96.9.9"), "the new list to be in force")
+
+
+def test_an_api_server_that_does_not_answer_holds_up_no_stop(kproxyd: KproxydProcess, server: ApiServer) -> None:
+    """The service manager gives kproxyd ten seconds, four threads wait for an answer for thirty."""
+    server.inject(Hang(), verb="list", times=None)
+    kproxyd.start(wait=False)
+    server.wait_for_requests(lambda log: sum(r.verb == "list" for r in log) >= 4)
+    assert kproxyd.kill(signal.SIGTERM) == 0

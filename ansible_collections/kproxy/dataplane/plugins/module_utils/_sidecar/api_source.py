@@ -7,12 +7,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.api_client import CONNECT_SECONDS, ApiClient
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.api_client import ApiClient
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.credentials import Credentials
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import Sink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.reflector import Counters, Reflector
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.resources import watched
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.certificate import Validity
+
+# All threads together: the service manager kills a daemon that is not gone after ten.
+STOP_SECONDS = 2.0
 
 
 class ApiSource:
@@ -42,11 +45,12 @@ class ApiSource:
             reflector.start()
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads; one that waits for a server which does not answer is left behind."""
         for reflector in self._reflectors:
             reflector.stop()
+        deadline = time.monotonic() + STOP_SECONDS
         for reflector in self._reflectors:
-            reflector.join(CONNECT_SECONDS + 2)
+            reflector.join(max(0.0, deadline - time.monotonic()))
 
     def problems(self) -> tuple[str, ...]:
         """Return what will end the connection if nobody looks after it."""
