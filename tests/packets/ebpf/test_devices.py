@@ -10,12 +10,13 @@ import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpOptions, program_on
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import devices
 from devtools.conformance.netns import NetworkNamespace
-from tests.packets.ebpf.one_node import CLIENT, NODE, POD, World, cidr, objects, slices
+from tests.packets.ebpf.one_node import CLIENT, CLUSTER_IP, NODE, POD, World, cidr, objects, slices
 
 INGRESS, EGRESS = bpf_devices.BOTH
 TCX = {INGRESS: 46, EGRESS: 47}
@@ -127,7 +128,7 @@ def face_bridge(leaf: NetworkNamespace) -> None:
     """Let a leaf send to the bridge's link address, from one of its own."""
     leaf.ip([
         f"link set dev eth0 address {THERE} arp on",
-        *(f"neigh replace {ip} lladdr {HERE} dev eth0" for ip in NODE.values()),
+        *(f"neigh replace {ip} lladdr {HERE} dev eth0" for ip in (*NODE.values(), *CLUSTER_IP.values())),
     ])  # fmt: skip
 
 
@@ -169,6 +170,25 @@ def test_what_comes_in_by_a_port_and_its_bridge_is_translated_once(
     world.node.ip(["link set dev up0 nomaster"])
     upkeep(world)
     assert held(world, (INGRESS,)) == {"br0", "up0", "pod0"}
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_pods_on_a_bridge_are_told_by_it(world: World, family: int) -> None:
+    """detectLocalMode BridgeInterface: who comes in by the bridge is a pod, and sees no masquerade at a cluster IP."""
+    face_bridge(world.client)
+    make_bridge(world, "up0", CLIENT.values())
+    by_bridge = {"detectLocalMode": "BridgeInterface", "detectLocal": {"bridgeInterface": "br0"}}
+    config = ProxyConfig.from_mapping({"nodeName": "n1", "nodeIPs": list(NODE.values()), **by_bridge})
+    world.engine = Engine(config, world.backend)
+    world.sync(*objects(), *slices())
+    server = world.serve(world.pod, POD[family], 8080, socket.SOCK_STREAM)
+    with world.client_socket(world.client, family, socket.SOCK_STREAM) as client:
+        client.connect((CLUSTER_IP[family], 80))
+        accepted, peer = server.accept()
+        accepted.close()
+    assert peer[0] == CLIENT[family]
+    # There and back, and nothing of a masquerade that was decided upon and then bypassed.
+    assert len(world.backend.plane.read((f"flows{family}",))[f"flows{family}"]) == 2
 
 
 @pytest.mark.parametrize("family", [4, 6])
