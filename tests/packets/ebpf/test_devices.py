@@ -136,10 +136,9 @@ def face_bridge(leaf: NetworkNamespace) -> None:
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
 @pytest.mark.parametrize("family", [4, 6])
 def test_what_comes_in_by_a_port_and_its_bridge_is_translated_once(
-    either: World, family: int, policy: str, kind: int
+    world: World, family: int, policy: str, kind: int
 ) -> None:
     """The same goes for bonds. Twice, and the endpoint sees the client where it should see the node."""
-    world = either
     world.sync(*objects(externalTrafficPolicy=policy), *slices())
     assert held(world, (INGRESS,)) == {"up0", "pod0"}
     face_bridge(world.client)
@@ -250,3 +249,25 @@ def test_a_device_that_came_while_nobody_looked_is_a_change(either: World) -> No
     world.node.ip(["link add dev late0 up type veth peer name late1"])
     assert restart(world)
     assert held(world) == {"lo", "up0", "pod0", "late0", "late1"}
+
+
+def test_a_device_with_a_qdisc_of_somebody_else_is_told(either: World) -> None:
+    """CNI plugins that limit bandwidth put one on the devices of pods; clsact cannot be had beside it, tcx can."""
+    world = either
+    tcx = world.backend.plane.packets.tcx
+    server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)
+    world.node.run(["tc", "qdisc", "add", "dev", "pod0", "ingress"])
+    world.sync(*objects(), *slices())
+    assert held(world) == {"lo", "up0", *(["pod0"] if tcx else [])}
+    assert [text.split(":")[0] for text in world.backend.problems] == (
+        [] if tcx else ["pod0 has a qdisc ingress, which keeps clsact away below Linux 6.6"]
+    )
+    # An endpoint behind it serves, and what it answers passes the program at ingress.
+    assert dial(world) == 0
+    server.accept()[0].close()
+    assert not restart(world)
+
+    world.node.run(["tc", "qdisc", "del", "dev", "pod0", "ingress"])
+    upkeep(world)
+    assert held(world) == {"lo", "up0", "pod0"}
+    assert world.backend.problems == []

@@ -99,7 +99,9 @@ class EbpfBackend:
         """What this backend cannot do here, one sentence each."""
         own = (self._refusal_problem, self._departure_problem, self._forwarding_problem, self._filter_problem)
         found = [text for text in own if text]
-        return found + [text for _name, text in sorted(self.plane.xdp.problems.items())]
+        for hooks in (self.plane.packets, self.plane.xdp):
+            found += [text for _name, text in sorted(hooks.problems.items())]
+        return found
 
     # -- plans ------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,9 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink i
     NLM_F_CREATE,
     NetlinkSocket,
     attribute,
+    attribute_map,
     nested,
+    text,
     text_attribute,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import LOOPBACK, Device
@@ -32,7 +34,7 @@ BOTH = (INGRESS, EGRESS)
 _TCX_PREFIX = "tcx_"
 _TCX = {INGRESS: 46, EGRESS: 47}
 _CLSACT_PARENT = {INGRESS: 0xFFFFFFF2, EGRESS: 0xFFFFFFF3}
-_RTM_NEWQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER, _RTM_GETTFILTER = 36, 44, 45, 46
+_RTM_NEWQDISC, _RTM_GETQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER, _RTM_GETTFILTER = 36, 38, 44, 45, 46
 #: What the kernel says about a filter, qdisc or device that is not there.
 _ABSENT = (errno.ENOENT, errno.EINVAL, errno.ENODEV)
 _TC_H_CLSACT, _CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFF0000
@@ -99,6 +101,22 @@ def tcx_holds(pins: str, hook: Hook) -> bool:
         if error.errno != errno.ENODEV:
             raise
         return False
+
+
+def ingress_qdiscs() -> set[int]:
+    """Return the indexes of the devices that have a qdisc "ingress", which takes the place of clsact.
+
+    It has no egress side, and puts filters that are meant for one among those of ingress. CNI plugins that limit the
+    bandwidth of pods make it.
+    """
+    with NetlinkSocket(NETLINK_ROUTE) as connection:
+        replies = connection.dump("list qdiscs", _RTM_GETQDISC, _TCMSG.pack(0, 0, 0, 0, 0, 0, 0))
+    found = set()
+    for reply in replies:
+        kind = attribute_map(reply.payload, _TCMSG.size).get(_TCA_KIND)
+        if kind is not None and text(kind) == "ingress":
+            found.add(_TCMSG.unpack_from(reply.payload)[3])
+    return found
 
 
 def attach_clsact(index: int, programs: Mapping[str, int]) -> None:

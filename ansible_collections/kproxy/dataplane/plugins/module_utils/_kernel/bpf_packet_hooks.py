@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Collection, Mapping
 
@@ -11,6 +12,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices, bpf_link
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_devices import Hook
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet, load_programs
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import NetlinkError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import (
     ETHERNET,
     LOOPBACK,
@@ -20,15 +22,23 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_d
 
 #: Length of the link header that packets have on Ethernet and loopback devices; on others they have none.
 ETHERNET_HEADER = 14
+_LACKING = (
+    "%s has a qdisc ingress, which keeps clsact away below Linux 6.6: packets that leave by it are not translated, so "
+    "what is behind %s can serve, but dials Services by its sockets alone"
+)
 
 
 class PacketHooks:
-    """Our ingress and egress programs. tcx: the kernel has such links; else they are clsact filters."""
+    """Our ingress and egress programs. tcx: the kernel has such links; else they are clsact filters.
+
+    problems: why a device that should have both has not, by name.
+    """
 
     def __init__(self, parsed: ObjectFile, pins: str, tcx: bool) -> None:
         self._object = parsed
         self._pins = pins
         self.tcx = tcx
+        self.problems: dict[str, str] = {}
         #: Descriptors by the length of the link header, then by direction.
         self._loaded: dict[int, dict[str, int]] = {}
         #: Hooks that have got filters, and hooks that are known to have none.
@@ -37,13 +47,12 @@ class PacketHooks:
 
     def holding(self, found: Mapping[str, Device]) -> set[str]:
         """Return the names of the devices that have all the programs that they should have."""
-        wanted = {name: set(_hooks(device)) for name, device in found.items()}
-        held = self._in_place(set().union(*wanted.values()))
-        return {name for name, hooks in wanted.items() if hooks <= held}
+        held = self._in_place(self._split(found, ())[0])
+        return {name for name, device in found.items() if held.issuperset(_hooks(device))}
 
     def in_place(self, found: Mapping[str, Device], without: Collection[Device]) -> bool:
         """Whether follow() would attach and detach nothing. Arguments as there."""
-        wanted, unwanted = _split(found, without)
+        wanted, unwanted = self._split(found, without)
         if self._in_place(wanted) != wanted:
             return False
         held = bpf_devices.tcx_pinned(self._pins) if self.tcx else bpf_devices.clsact_filtered(unwanted)
@@ -64,13 +73,13 @@ class PacketHooks:
         """
         if swap:
             self.close()
-        wanted, unwanted = _split(found, without)
+        wanted, unwanted = self._split(found, without)
         pinned = bpf_devices.tcx_pinned(self._pins) if self.tcx else set()
         held = self._in_place(wanted if self.tcx else self._filtered)
         # What is pinned under the name of a hook and is attached elsewhere; then what no hook is wanted for.
         self._unpin((pinned & wanted) - held)
         for device in found.values():
-            missing = [hook for hook in _hooks(device) if swap or hook not in held]
+            missing = [hook for hook in _hooks(device) if hook in wanted and (swap or hook not in held)]
             if missing:
                 self._attach(maps, constants, device, missing)
         self._unpin(pinned - wanted)
@@ -91,6 +100,16 @@ class PacketHooks:
             indexes = [device.index for device in devices().values()]
             bpf_devices.detach_clsact((direction, index) for index in indexes for direction in bpf_devices.BOTH)
 
+    def _split(self, found: Mapping[str, Device], without: Collection[Device]) -> tuple[set[Hook], set[Hook]]:
+        """Return the hooks of all devices that should have a program and can, and those that should not."""
+        half = bpf_devices.ingress_qdiscs() if not self.tcx else set()
+        lacking = {(bpf_devices.EGRESS, index) for index in half}
+        self.problems = {name: _LACKING % (name, name) for name, device in found.items() if device.index in half}
+        wanted = {hook for device in found.values() for hook in _hooks(device)} - lacking
+        indexes = {device.index for device in (*found.values(), *without)}
+        every = {(direction, index) for index in indexes for direction in bpf_devices.BOTH}
+        return wanted, every - wanted - lacking
+
     def _in_place(self, wanted: Collection[Hook]) -> set[Hook]:
         """Return those of the hooks that have their program. Anybody may remove a filter; a pin alone says nothing."""
         if not self.tcx:
@@ -109,7 +128,12 @@ class PacketHooks:
         if self.tcx:
             bpf_devices.attach_tcx(self._pins, device.index, loaded)
         else:
-            bpf_devices.attach_clsact(device.index, loaded)
+            try:
+                bpf_devices.attach_clsact(device.index, loaded)
+            except NetlinkError as error:
+                # Gone since it was listed.
+                if error.errno != errno.ENODEV:
+                    raise
 
     def _programs(self, maps: MapSet, constants: Mapping[str, int], link_header: int) -> dict[str, int]:
         if link_header not in self._loaded:
@@ -120,10 +144,3 @@ class PacketHooks:
 
 def _hooks(device: Device) -> list[Hook]:
     return [(direction, device.index) for direction in bpf_devices.directions(device)]
-
-
-def _split(found: Mapping[str, Device], without: Collection[Device]) -> tuple[set[Hook], set[Hook]]:
-    """Return the hooks of all devices that should have a program, and those that should not."""
-    wanted = {hook for device in found.values() for hook in _hooks(device)}
-    indexes = {device.index for device in (*found.values(), *without)}
-    return wanted, {(direction, index) for index in indexes for direction in bpf_devices.BOTH} - wanted
