@@ -148,6 +148,10 @@ def other_programs(world: World, _patch: pytest.MonkeyPatch, number: int) -> Ebp
             for program in parsed.programs
         )
         backend.plane.objects[name] = parsed._replace(programs=programs)
+    plane = backend.plane
+    plane.sockets.parsed, plane.packets.parsed, plane.xdp.parsed = (
+        plane.objects[name] for name in ("sock", "tc", "xdp")
+    )
     return backend
 
 

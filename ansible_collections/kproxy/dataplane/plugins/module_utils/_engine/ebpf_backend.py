@@ -298,8 +298,7 @@ class EbpfBackend:
 
     def _is_attached(self) -> bool:
         held = self.plane.attached()
-        hooks = [program.section.replace("/", "_") for program in self.plane.objects["sock"].programs]
-        return all(held.get(hook, ("", 0))[1] for hook in hooks) and self.plane.devices_in_place()
+        return all(held.get(hook, ("", 0))[1] for hook in self.plane.sockets.names()) and self.plane.devices_in_place()
 
     # -- nftables' share --------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, programs
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import TABLES
@@ -22,26 +21,21 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.object_file
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import sock, tc, xdp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import (
+    bpf_attached,
     bpf_counters,
-    bpf_link,
     bpf_migration,
     bpf_served_blocks,
     network_devices,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import (
-    LayoutMismatch,
-    MapSet,
-    load_programs,
-)
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import LayoutMismatch, MapSet
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import BpfMap
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_packet_hooks import (
     ETHERNET_HEADER,
     PacketHooks,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_probe import Capabilities, is_bpffs, probe
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_socket_hooks import SocketHooks
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpHooks, XdpOptions
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup import open_directory
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import Device
 
 DEFAULT_ROOT = layout.DEFAULT_ROOT
@@ -81,7 +75,6 @@ class Dataplane:
     ) -> None:
         self.root = root
         self.excluded = excluded
-        self.cgroup = cgroup
         self.table_size = table_size
         self.directory = os.path.join(root, "v%d" % layout.SCHEMA)
         self.capabilities: Capabilities = probe()
@@ -91,6 +84,7 @@ class Dataplane:
             "xdp": parse(programs.unpack(xdp.OBJECT)),
         }
         self._links = os.path.join(self.directory, "links")
+        self.sockets = SocketHooks(self.objects["sock"], self._links, cgroup)
         self.xdp = XdpHooks(self.objects["xdp"], self._links, xdp_options)
         self.packets = PacketHooks(self.objects["tc"], self._links, self.capabilities.tcx)
         self.maps = MapSet(None)
@@ -275,31 +269,9 @@ class Dataplane:
     # -- programs ---------------------------------------------------------------------------------------------------
 
     def attach(self) -> dict[str, str]:
-        """Load the programs and put them on their hooks; what happened to each hook, by its name.
-
-        All programs are loaded before the first hook is touched, so a refusal by the verifier changes nothing.
-        """
-        directory = open_directory(self.cgroup)
-        try:
-            loaded = load_programs(self.objects["sock"], self.maps, self._constants("sock"))
-        except OSError:
-            os.close(directory)
-            raise
-        try:
-            for path in self.former().values():
-                bpf_migration.take_links(os.path.join(path, "links"), self._links)
-            kinds = {program.section: program.attach_type for program in self.objects["sock"].programs}
-            done = {}
-            for section, descriptor in loaded.items():
-                attach_type = kinds[section]
-                done[section] = bpf_link.adopt_or_create(
-                    self._link_pin(section), descriptor, partial(_attach_to_cgroup, directory, attach_type)
-                )
-            return done
-        finally:
-            os.close(directory)
-            for descriptor in loaded.values():
-                os.close(descriptor)
+        """Put the socket programs on their hooks; what happened to each, by its name. Raises as SocketHooks does."""
+        former = [os.path.join(path, "links") for path in self.former().values()]
+        return self.sockets.attach(self.maps, self._constants("sock"), former)
 
     def attach_devices(self, swap: bool) -> None:
         """Put the packet programs on every device that lacks them, or on every one, and take them off excluded ones.
@@ -331,58 +303,21 @@ class Dataplane:
         }
         return {"table_size": self.table_size, **own.get(name, {})}
 
-    def _link_pin(self, hook: str) -> str:
-        return os.path.join(self._links, hook.replace("/", "_"))
-
-    def _pinned_links(self) -> list[str]:
-        """Return the names of the links that are pinned, in order."""
-        return sorted(os.listdir(self._links)) if os.path.isdir(self._links) else []
-
     def attached(self) -> dict[str, tuple[str, int]]:
         """Return (program name, target) of every pinned link by hook; target 0 means the hook is gone."""
-        found = {}
-        for name in self._pinned_links():
-            try:
-                link = bpf.get_pinned(os.path.join(self._links, name))
-            except FileNotFoundError:  # removed since it was listed
-                continue
-            try:
-                info = bpf.link_info(link)
-                program = bpf.program_by_number(info.program)
-                try:
-                    found[name] = (bpf.program_info(program).name, info.target)
-                finally:
-                    os.close(program)
-            finally:
-                os.close(link)
-        return found
+        return bpf_attached.attached(self._links)
 
     def current(self) -> bool:
-        """Whether every pinned link runs the programs of this version; loads them for comparison, attaches nothing.
+        """Whether every pinned link runs the programs of this version, on the maps that are open.
 
-        The kernel's tag is a digest of a program's instructions, whichever maps it refers to; so its maps are compared,
-        too. They are others where a move to larger ones was cut short.
+        The maps are others where a move to larger ones was cut short.
         """
         if not self.fits({}) or self.former():
             return False
-        ours = {held.info.number for held in self.maps.maps.values()}
-        tags = {}
+        tags: dict[str, str] = {}
         for name, parsed in self.objects.items():
-            loaded = load_programs(parsed, self.maps, self._constants(name))
-            for descriptor in loaded.values():
-                info = bpf.program_info(descriptor)
-                tags[info.name] = info.tag
-                os.close(descriptor)
-        for name in self._pinned_links():
-            link = bpf.get_pinned(os.path.join(self._links, name))
-            held = bpf.program_by_number(bpf.link_info(link).program)
-            info, used = bpf.program_info(held), bpf.program_maps(held)
-            os.close(held)
-            os.close(link)
-            # One more than ours: its constants.
-            if tags.get(info.name) != info.tag or len(used - ours) > 1:
-                return False
-        return True
+            tags.update(bpf_attached.tags_of(parsed, self.maps, self._constants(name)))
+        return bpf_attached.run_by_all(self._links, tags, {held.info.number for held in self.maps.maps.values()})
 
     def drain(self) -> bool:
         """Take no new connection, keep translating the packets of those there are; False if nothing is pinned.
@@ -395,9 +330,7 @@ class Dataplane:
         held = self.settings()
         if held is not None and not held.flags & layout.DRAINING:
             self.set_settings(held._replace(flags=held.flags | layout.DRAINING))
-        for name in self._pinned_links():
-            if name.startswith("cgroup_"):
-                bpf_link.remove(os.path.join(self._links, name))
+        self.sockets.detach()
         return True
 
     def draining(self) -> bool:
@@ -424,7 +357,3 @@ class Dataplane:
         self.packets.close()
         self.xdp.close()
         self.maps.close()
-
-
-def _attach_to_cgroup(directory: int, attach_type: int, program: int) -> int:
-    return bpf.link_create(program, directory, attach_type)

@@ -65,6 +65,11 @@ def _create(pin: str, program: int, attach: Callable[[int], int]) -> str:
     return "created"
 
 
+def pinned(directory: str) -> list[str]:
+    """Return the names of the links that are pinned in a directory, in order."""
+    return sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+
+
 def look(pin: str) -> bpf.LinkInfo | None:
     """Describe a pinned link; None if there is no such pin."""
     try:

@@ -35,7 +35,7 @@ class PacketHooks:
     """
 
     def __init__(self, parsed: ObjectFile, pins: str, tcx: bool) -> None:
-        self._object = parsed
+        self.parsed = parsed
         self._pins = pins
         self.tcx = tcx
         self.problems: dict[str, str] = {}
@@ -137,7 +137,7 @@ class PacketHooks:
 
     def _programs(self, maps: MapSet, constants: Mapping[str, int], link_header: int) -> dict[str, int]:
         if link_header not in self._loaded:
-            loaded = load_programs(self._object, maps, {**constants, "link_header": link_header})
+            loaded = load_programs(self.parsed, maps, {**constants, "link_header": link_header})
             self._loaded[link_header] = {section.partition("/")[2]: fd for section, fd in loaded.items()}
         return self._loaded[link_header]
 

@@ -111,7 +111,7 @@ class XdpHooks:
     def __init__(self, parsed: ObjectFile, pins: str, options: XdpOptions) -> None:
         self.options = options
         self.problems: dict[str, str] = {}
-        self._object = parsed
+        self.parsed = parsed
         self._pins = pins
         self._loaded: dict[str, int] = {}
         self._refused: dict[int, int] = {}
@@ -239,7 +239,7 @@ class XdpHooks:
     def _program(self, maps: MapSet, mode: str) -> int:
         if mode not in self._loaded:
             constants = {**self._constants, "native": int(mode == NATIVE)}
-            self._loaded[mode] = load_programs(self._object, maps, constants)[_SECTION]
+            self._loaded[mode] = load_programs(self.parsed, maps, constants)[_SECTION]
         return self._loaded[mode]
 
     def _pin(self, mode: str, index: int) -> str:
