@@ -139,7 +139,7 @@ def test_a_life_with_masquerade(loaded: Programs) -> None:
     assert tuple_of(packet) == (CLIENT, POD, 40000, 8080)
     source, destination, port, endpoint_port = tuple_of(loaded.egress(packet).packet)
     assert (source, destination, endpoint_port) == (NODE, POD, 8080)
-    assert 16384 <= port < 30000
+    assert flows.SOURCE_PORTS[0] <= port <= flows.SOURCE_PORTS[1]
     packet = loaded.ingress(tcp4(POD, NODE, 8080, port, 0x12)).packet
     assert tuple_of(packet) == (POD, CLIENT, 8080, 40000)
     assert tuple_of(loaded.egress(packet).packet) == (VIP, CLIENT, 80, 40000)
@@ -223,7 +223,7 @@ def test_a_pod_gets_a_source_port_that_its_own_sockets_never_use(loaded: Program
     loaded.maps["pod_cidrs4"].put(layout.prefix_key(32, CLIENT), b"\1\0\0\0")
     source, destination, port, endpoint_port = tuple_of(loaded.ingress(tcp4(CLIENT, VIP, 40000, 80)).packet)
     assert (source, destination, endpoint_port) == (CLIENT, POD, 8080)
-    assert 16384 <= port < 30000
+    assert flows.SOURCE_PORTS[0] <= port <= flows.SOURCE_PORTS[1]
     # The same pod's socket, led to the same endpoint from the same port without a translation here.
     direct = tcp4(CLIENT, POD, 40000, 8080)
     assert loaded.ingress(direct) == (UNSPEC, direct)

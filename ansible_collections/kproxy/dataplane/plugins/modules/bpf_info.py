@@ -103,6 +103,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_datap
     NoBpffs,
     Unsupported,
 )
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import devices
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_socket_address
 
@@ -169,7 +170,7 @@ def main() -> None:
     )
     try:
         result = read(Dataplane(module.params["directory"]))
-    except (NoBpffs, Unsupported, OSError) as error:
+    except (NoBpffs, Unsupported, KernelError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, **result)
 

@@ -17,6 +17,8 @@ UNANSWERED = 0x20
 RESET = 0x40
 INGRESS, EGRESS = 0, 1
 TCP = 6
+#: The first and the last source port of masqueraded connections (src/flow.h).
+SOURCE_PORTS = (16384, 29999)
 
 
 #: A packed address and a port.

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.flows import SOURCE_PORTS
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.findings import (
     FIX,
     OK,
@@ -21,6 +23,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.node_f
     parse_version,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.port_ranges import (
+    PortRange,
     covers,
     format_set,
     merge,
@@ -37,6 +40,9 @@ ROUTE_LOCALNET = "net.ipv4.conf.all.route_localnet"
 # A forwarding node takes router advertisements at 2 only; a slash stands for a dot of the device's name.
 ACCEPT_RA = "net.ipv6.conf.%s.accept_ra"
 FORWARDING = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
+
+# What eBPF gives connections that it masquerades.
+MASQUERADED = PortRange(*SOURCE_PORTS)
 
 # kube-proxy stops scaling its table with the cores here: 2^20 entries are 320 MiB of kernel memory.
 CONNTRACK_CEILING = 1048576
@@ -137,24 +143,36 @@ def route_localnet(facts: NodeFacts, _options: Options) -> Finding:
 
 
 def reserved_ports(facts: NodeFacts, options: Options) -> Finding:
-    """An outgoing connection that takes a NodePort's number has its replies stolen by that NodePort."""
+    """An outgoing connection that takes a NodePort's number has its replies stolen by that NodePort.
+
+    The same with eBPF and the ports that masqueraded connections leave by. Their table is not the kernel's, so
+    neither knows of the other.
+    """
     check = "ip_local_reserved_ports"
     local = facts.sysctls.get(LOCAL_PORT_RANGE)
     if local is None:
         return Finding(check, SKIP, f"{LOCAL_PORT_RANGE} is not known")
+    taken = {"the NodePorts": options.node_ports}
+    if options.backend == "ebpf":
+        taken["the ports of masqueraded connections"] = MASQUERADED
     local_ports = parse_range(local)
-    if not local_ports.overlaps(options.node_ports):
-        return Finding(check, OK, f"local ports {local_ports} keep clear of the NodePorts {options.node_ports}")
+    wanted = {name: ports for name, ports in taken.items() if local_ports.overlaps(ports)}
+    if not wanted:
+        return Finding(check, OK, f"local ports {local_ports} keep clear of {_listed(taken)}")
     reserved = parse_set(facts.sysctls.get(LOCAL_RESERVED_PORTS, ""))
-    if covers(reserved, options.node_ports):
-        return Finding(check, OK, f"the NodePorts {options.node_ports} are reserved")
-    wanted = format_set(merge([*reserved, options.node_ports]))
+    missing = {name: ports for name, ports in wanted.items() if not covers(reserved, ports)}
+    if not missing:
+        return Finding(check, OK, f"{_listed(wanted)} are reserved")
     return _set(
         facts,
         check,
-        Sysctl(LOCAL_RESERVED_PORTS, wanted),
-        f"local ports {local_ports} cover the NodePorts {options.node_ports}, which are not reserved",
+        Sysctl(LOCAL_RESERVED_PORTS, format_set(merge([*reserved, *missing.values()]))),
+        f"local ports {local_ports} cover {_listed(missing)}, which are not reserved",
     )
+
+
+def _listed(ports: Mapping[str, PortRange]) -> str:
+    return " and ".join(f"{name} {ranges}" for name, ranges in ports.items())
 
 
 def _set(facts: NodeFacts, check: str, sysctl: Sysctl, problem: str) -> Finding:

@@ -157,6 +157,26 @@ def test_reserved_ports(local: str, reserved: str, node_ports: str, result: str,
     assert (finding.result, [sysctl.value for sysctl in finding.sysctls]) == (result, [value] if value else [])
 
 
+@pytest.mark.parametrize(
+    ("local", "reserved", "node_ports", "result", "value"),
+    [
+        ("32768 60999", "", "30000-32767", "ok", None),
+        ("1024 65535", "", "30000-32767", "fix", "16384-32767"),
+        ("1024 65535", "8080,30000-32767", "30000-32767", "fix", "8080,16384-32767"),
+        ("1024 65535", "16384-29999", "40000-42767", "fix", "16384-29999,40000-42767"),
+        ("10000 20000", "", "30000-32767", "fix", "16384-29999"),
+        ("1024 65535", "16384-32767", "30000-32767", "ok", None),
+    ],
+)
+def test_ports_of_masqueraded_connections_are_reserved_with_ebpf(
+    local: str, reserved: str, node_ports: str, result: str, value: str | None
+) -> None:
+    """Otherwise a socket of the node may take one towards the same endpoint, and lose its answers to a client."""
+    facts = node(sysctls={settings.LOCAL_PORT_RANGE: local, settings.LOCAL_RESERVED_PORTS: reserved})
+    finding = settings.reserved_ports(facts, Options.from_mapping({"node_ports": node_ports, "backend": "ebpf"}))
+    assert (finding.result, [sysctl.value for sysctl in finding.sysctls]) == (result, [value] if value else [])
+
+
 @pytest.mark.parametrize("text", ["", "0-5", "5-1", "65536", "a-b", "1-2-3", "30000-70000", "60000+9999"])
 def test_what_is_no_port_range(text: str) -> None:
     with pytest.raises(ValueError, match="is not a port range"):
