@@ -86,21 +86,15 @@ def tcx_pinned(pins: str) -> set[Hook]:
     return {(direction, int(index)) for direction, index in parts}
 
 
-def tcx_holds(pins: str, hook: Hook) -> bool:
-    """Whether a pinned link is attached to the device that has this index now, and here.
-
-    The device that had the index before may have left its pin; and one that moved keeps its index where it went.
-    """
+def tcx_programs(hook: Hook) -> tuple[int, ...]:
+    """Return the ids of the programs on a hook; none if the device has gone."""
     direction, index = hook
-    held = bpf_link.look(tcx_pin(pins, direction, index))
-    if held is None or held.target != index:
-        return False
     try:
-        return held.program in bpf.attached_programs(index, _TCX[direction])
+        return bpf.attached_programs(index, _TCX[direction])
     except OSError as error:
         if error.errno != errno.ENODEV:
             raise
-        return False
+        return ()
 
 
 def ingress_qdiscs() -> set[int]:

@@ -41,6 +41,8 @@ class PacketHooks:
         self.problems: dict[str, str] = {}
         #: Descriptors by the length of the link header, then by direction.
         self._loaded: dict[int, dict[str, int]] = {}
+        #: Ids of the programs that our links were seen to run.
+        self._known: dict[Hook, int] = {}
         #: Hooks that have got filters, and hooks that are known to have none.
         self._filtered: set[Hook] = set()
         self._unfiltered: set[Hook] = set()
@@ -76,6 +78,7 @@ class PacketHooks:
         wanted, unwanted = self._split(found, without)
         pinned = bpf_devices.tcx_pinned(self._pins) if self.tcx else set()
         held = self._in_place(wanted if self.tcx else self._filtered)
+        self._known = {hook: number for hook, number in self._known.items() if hook in held}
         # What is pinned under the name of a hook and is attached elsewhere; then what no hook is wanted for.
         self._unpin((pinned & wanted) - held)
         for device in found.values():
@@ -114,8 +117,22 @@ class PacketHooks:
         """Return those of the hooks that have their program. Anybody may remove a filter; a pin alone says nothing."""
         if not self.tcx:
             return bpf_devices.clsact_filtered(wanted)
-        pinned = bpf_devices.tcx_pinned(self._pins).intersection(wanted)
-        return {hook for hook in pinned if bpf_devices.tcx_holds(self._pins, hook)}
+        return {hook for hook in bpf_devices.tcx_pinned(self._pins).intersection(wanted) if self._linked(hook)}
+
+    def _linked(self, hook: Hook) -> bool:
+        """Whether a pinned link is attached to the device that has this index now, and here.
+
+        The device that had the index before may have left its pin; and one that moved keeps its index where it went.
+        """
+        running = bpf_devices.tcx_programs(hook)
+        if self._known.get(hook) in running:
+            return True
+        link = bpf_link.look(bpf_devices.tcx_pin(self._pins, *hook))
+        if link is None or link.target != hook[1] or link.program not in running:
+            return False
+        # Asking the device alone is a quarter of the work, and this is asked with every link event.
+        self._known[hook] = link.program
+        return True
 
     def _unpin(self, hooks: Collection[Hook]) -> None:
         for direction, index in hooks:
