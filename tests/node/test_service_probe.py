@@ -285,6 +285,28 @@ def test_a_pod_that_cannot_reach_itself(world: World) -> None:
     assert not [row for row in seen["results"] if row["faults"] and ":" in row["source"]]
 
 
+def test_an_endpoint_that_answers_nobody_is_named_and_no_fault(world: World) -> None:
+    """As behind a network that loses what is sent to another node: every connection is led as it should be."""
+    world.program(web())
+    world.pods["p2"].ip(["link set eth0 address 02:00:00:00:00:01"])
+    world.node.ip([f"neigh replace {ip} dev veth-p2 lladdr 02:00:00:00:00:02" for ip in pod_addresses(1)])
+    try:
+        seen = world.probe(web(), clients=(), connections=30)
+    finally:
+        world.node.ip([f"neigh replace {ip} dev veth-p2 lladdr 02:00:00:00:00:01" for ip in pod_addresses(1)])
+    assert seen["failures"] == []
+    silent = {row["address"]: row["silent"] for row in seen["results"]}
+    assert silent == {
+        "10.96.0.20:80/TCP": ["10.244.1.11:8080"],
+        "10.96.0.20:80/UDP": [],
+        "[fd00:10:96::20]:80/TCP": ["[fd00:10:244:1::11]:8080"],
+        "[fd00:10:96::20]:80/UDP": [],
+    }
+    judged = {check.name: check for check in run(Evidence({}, {}, {}, seen, ()))}
+    assert judged["endpoints answer"].result == "warn"
+    assert "no answer from 10.244.1.11:8080 of shop/web (asked from node)" in judged["endpoints answer"].message
+
+
 def test_affinity(world: World) -> None:
     sticky = web(**STICKY)
     world.program(sticky)

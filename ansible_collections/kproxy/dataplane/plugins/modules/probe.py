@@ -18,7 +18,7 @@ description:
     reach one.
   - Where a connection was led, and whom the endpoint sees, is read from connection tracking, from the kernel's
     sockets and from the eBPF backend's flow tables, so that no endpoint has to cooperate. An endpoint that does not
-    answer is no failure of the dataplane.
+    answer is no failure of the dataplane; RV(results[].silent) names it.
   - A pod that is led to itself must get an answer.
   - The table is the one that the running sidecar has in force, or that of a source.
   - Opens connections and sends a short datagram to UDP Services; changes nothing.
@@ -172,6 +172,13 @@ results:
       description: Addresses that the endpoints see as the client. Empty where the kernel does not know.
       type: list
       elements: str
+    silent:
+      description: >-
+        Endpoints that answered none of the connections that were led to them, not even by a refusal. Never those of
+        UDP, where silence says nothing.
+      type: list
+      elements: str
+      version_added: 1.1.0
     judged:
       description: >-
         What was judged, of V(verdict), V(source), V(hairpin), V(affinity) and V(spread).
@@ -309,6 +316,7 @@ def probe(
         "endpoints": addresses(expected),
         "met": [one.endpoint or one.result for one in met],
         "seen": sorted({one.seen for one in met if one.seen}),
+        "silent": outcome.silent(goal, met),
         **outcome.judged(goal, expected, met, source, own),
         "for_spread": for_spread,
     }
@@ -327,6 +335,7 @@ def not_tried(goal: Goal, namespace: str, why: str) -> dict[str, Any]:
         "endpoints": [],
         "met": [],
         "seen": [],
+        "silent": [],
         "judged": [VERDICT],
         "faults": [{"about": VERDICT, "message": why}],
         "for_spread": False,

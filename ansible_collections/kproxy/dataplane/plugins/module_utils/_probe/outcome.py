@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe import judge
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.choice import Goal
+from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.dial import SILENCE
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.judge import Met
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.spread import notices_a_missing_one
 
@@ -42,6 +43,18 @@ def judged(
             for message in dict.fromkeys(filter(None, said))
         ],
     }
+
+
+def silent(goal: Goal, met: Sequence[Met]) -> list[str]:
+    """Return the endpoints that answered none of the connections led to them, not even by a refusal.
+
+    Led they were all the same: the way to the endpoint and back is what does not work, or the endpoint itself. A
+    datagram may well have no answer.
+    """
+    if goal.protocol == "UDP":
+        return []
+    answered = {one.endpoint for one in met if one.result != SILENCE}
+    return sorted({one.endpoint for one in met if one.endpoint} - answered)
 
 
 def spreads(goal: Goal, expected: Mapping[str, Any]) -> bool:

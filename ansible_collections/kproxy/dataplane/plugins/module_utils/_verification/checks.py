@@ -179,6 +179,19 @@ def _without_faults(about: str, rows: list[Mapping[str, Any]], done: str) -> tup
     return _claim(not wrong, f"{len(rows)} {done}", "; ".join(wrong[:3]))
 
 
+def _answer(evidence: Evidence) -> tuple[str, str]:
+    """Where connections were led is judged by itself; that nobody answers there is worth a look all the same."""
+    results = evidence.probe.get("results") or ()
+    rows = [row for row in results if row["expected"] == "dnat" and row["protocol"] != "UDP"]
+    if not rows:
+        return SKIP, "nothing that answers was dialled"
+    found = {f"{end} of {row['service']}": row["client"] for row in rows for end in row.get("silent") or ()}
+    said = ", ".join(f"{end} (asked from {client})" for end, client in sorted(found.items())[:5])
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    wrong = f"no answer from {said}{more}: look at the pods and at the network between the nodes"
+    return _claim(not found, f"{len(rows)} dialled", wrong, WARN)
+
+
 def _sctp(evidence: Evidence) -> tuple[str, str]:
     missing = [text for text in evidence.probe.get("not_dialled") or () if text.startswith("SCTP")]
     return (SKIP, missing[0]) if missing else _dialled(lambda row: row["protocol"] == "SCTP")(evidence)
@@ -238,6 +251,7 @@ CHECKS: tuple[tuple[str, Callable[[Evidence], tuple[str, str]]], ...] = (
     ("SCTP", _sctp),
     ("cluster DNS", _dialled(lambda row: "kube-dns" in row["service"])),
     ("API server through its Service", _dialled(lambda row: row["service"].startswith("default/kubernetes"))),
+    ("endpoints answer", _answer),
     ("services without endpoints refuse", _dialled(lambda row: row["expected"] == "reject")),
     ("local policy drops where it must", _dialled(lambda row: row["expected"] == "drop")),
     ("clients are seen as they should", _judged("source", "no endpoint's view is known here")),

@@ -114,6 +114,8 @@ BAD = [
     ("kube-proxy is not scheduled here", {"cluster": {**GOOD["cluster"], "selected": True}}, "fail"),
     ("kube-proxy is not scheduled here", {"cluster": {**GOOD["cluster"], "pods": ["kube-proxy-x"]}}, "fail"),
     ("node is ready", {"cluster": {**GOOD["cluster"], "node_ready": False}}, "warn"),
+    ("endpoints answer", {"probe": {"results": [row("cluster-ip", silent=["10.244.3.5:8080"])]}}, "warn"),
+    ("endpoints answer", {"probe": {"results": [row("cluster-ip", protocol="UDP")]}}, "skip"),
     ("SCTP", {"probe": {"results": [row("cluster-ip", protocol="SCTP", wrong=["x"])]}}, "fail"),
     ("SCTP", {"probe": {"results": [], "not_dialled": ["SCTP: this kernel does not speak SCTP"]}}, "skip"),
     ("clients are seen as they should", faulty("source"), "fail"),
