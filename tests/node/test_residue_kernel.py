@@ -287,6 +287,18 @@ def test_the_way_back_restores_every_rule_in_its_place(node: Namespace, backend:
         assert "table ip kproxy" not in tables
 
 
+def test_the_way_back_notes_that_it_ran(node: Namespace, tmp_path: Path) -> None:
+    """A run that disarms it afterwards learns that what it did was undone."""
+    node.run("nft", "-f", "-", stdin="table ip kube-proxy {}\n")
+    script = tmp_path / "undo.sh"
+    script.write_text(node.undo_script())
+    assert not node.module("safeguard", state="disarmed", folder=str(tmp_path))["ran"]
+    node.run("sh", str(script))
+    disarmed = node.module("safeguard", state="disarmed", folder=str(tmp_path))
+    assert disarmed["ran"]
+    assert disarmed["changed"] is False
+
+
 def test_the_way_back_when_foreign_rules_went_meanwhile(node: Namespace) -> None:
     text = (CASES / "16-kube-residue-iptables" / "before.txt").read_text()
     node.run("iptables-nft-restore", stdin=text)

@@ -99,6 +99,13 @@ armed:
   description: Whether the timer runs, or would run in check mode.
   returned: success
   type: bool
+ran:
+  description: >-
+    Whether the script has run since it was written, by its timer or by hand. A change that is disarmed after it ran was
+    undone before it came to its end.
+  returned: success
+  type: bool
+  version_added: 1.1.0
 script:
   description: Path of the script; empty when there is none.
   returned: success
@@ -169,8 +176,10 @@ def build_script(module: AnsibleModule) -> str:
 
 
 def write_script(path: str, text: str) -> None:
-    """Write the script for root alone; it appears whole or not at all."""
+    """Write the script for root alone; it appears whole or not at all, and as one that has not run."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    if os.path.exists(path + undo.RAN):
+        os.unlink(path + undo.RAN)
     with open(path + ".new", "w", encoding="utf-8", errors="surrogateescape") as stream:
         os.fchmod(stream.fileno(), 0o700)
         stream.write(text)
@@ -237,7 +246,12 @@ def main() -> None:
                 tool.run(["/bin/sh", path])
     except (ValueError, RuntimeError, OSError, KernelError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=changed, armed=armed, script=path if os.path.exists(path) else "")
+    module.exit_json(
+        changed=changed,
+        armed=armed,
+        ran=os.path.exists(path + undo.RAN),
+        script=path if os.path.exists(path) else "",
+    )
 
 
 if __name__ == "__main__":

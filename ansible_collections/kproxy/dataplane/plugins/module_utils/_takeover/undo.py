@@ -18,6 +18,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ledger i
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ownership import IPVS_INTERFACE
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.removal import Removal, restoration
 
+#: Added to the script's own name: the file that says that it has run.
+RAN = ".ran"
 _END = "KPROXY-UNDO-END"
 _LABEL_TRIES = 60
 _LABEL_PAUSE_SECONDS = 5
@@ -82,6 +84,7 @@ def script(saved: Saved, units: Iterable[str], node_name: str, kubelet_kubeconfi
     parts = [
         "#!/bin/sh\n# Gives this node back to kube-proxy as it was before the takeover. Safe to run more than once.\n",
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n",
+        f'if [ -f "$0" ]; then : > "$0{RAN}"; fi\n',
     ]
     parts += [f"systemctl disable --now {shlex.quote(unit)} 2>/dev/null\n" for unit in units]
     sets = _sets(saved.ipset_save, saved.removal.ipsets)
