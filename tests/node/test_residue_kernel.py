@@ -36,6 +36,12 @@ class Namespace:
         """Run a module as Ansible would, and return what it printed."""
         return run_module(name, options, before=["ip", "netns", "exec", self.name])
 
+    def module_without(self, tools: str, name: str, **options: Any) -> dict[str, Any]:
+        """Run a module where the program behind some tools cannot be run, as on a host that lacks it."""
+        hide = f'mount --bind /dev/null /usr/sbin/{tools} && exec "$@"'
+        before = ["ip", "netns", "exec", self.name, "unshare", "--mount", "sh", "-c", hide, "sh"]
+        return run_module(name, options, before=before)
+
     def undo_script(self) -> str:
         """Return the script that the safeguard would arm here."""
         code = (
@@ -217,6 +223,26 @@ def test_a_table_that_iptables_does_not_show_is_never_taken_for_clean(node: Name
         assert "nft list table ip nat" in node.module("residue")["msg"]
     else:
         assert info["counts"]["kube-proxy"] == 0
+
+
+@pytest.mark.parametrize("tool", ["iptables", "ip6tables"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_chains_that_no_tool_of_this_host_shows_are_never_taken_for_clean(
+    node: Namespace, backend: str, tool: str
+) -> None:
+    """kube-proxy's container brings its own iptables, of either back end; the host may have one of them, or none."""
+    programs = f"xtables-{backend}-multi"
+    rules = "*{}\n:{} - [0:0]\n-A OUTPUT -m comment --comment c -j {}\nCOMMIT\n"
+    node.run(f"{tool}-{backend}-restore", stdin=rules.format("filter", "KUBE-ROUTER-OUTPUT", "KUBE-ROUTER-OUTPUT"))
+    assert node.module_without(programs, "residue_info")["counts"]["kube-proxy"] == 0, "an agent's are none of ours"
+    node.run(f"{tool}-{backend}-restore", stdin=rules.format("nat", "KUBE-SERVICES", "KUBE-SERVICES"))
+    refused = node.module_without(programs, "residue_info")
+    assert refused["failed"]
+    assert (
+        f"{backend} iptables of {'ip' if tool == 'iptables' else 'ip6'} holds KUBE-SERVICES in table nat"
+        in refused["msg"]
+    )
+    assert node.module("residue_info")["counts"]["kube-proxy"] > 0
 
 
 def test_a_running_kube_proxy_is_refused(node: Namespace, tmp_path: Path) -> None:

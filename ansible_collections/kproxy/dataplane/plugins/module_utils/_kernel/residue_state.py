@@ -11,6 +11,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import (
     ipset_state,
     iptables_state,
     ipvs_state,
+    legacy_tables,
     ruleset_survey,
     tool,
 )
@@ -22,17 +23,26 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.dumps im
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.iptables_save import SaveError, left_out, parse
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ledger import Capture, Surface
-from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ownership import PREFIX
+from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.ownership import (
+    KUBE_PROXY,
+    PREFIX,
+    chain_by_name,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.removal import Removal
 from ansible_collections.kproxy.dataplane.plugins.module_utils._residue.saved_rules import FILES, SavedRules, saved
 
+#: Those that iptables knows.
+_TABLES = ("raw", "mangle", "nat", "filter", "security")
+
 
 def capture() -> Capture:
-    """Read the node. A tool that is missing means that nothing of its kind is there.
+    """Read the node. A tool may be missing as long as nothing of kube-proxy's is there that only it could show.
 
     Raises ToolError, SaveError, DumpError or IpvsadmMissing when something is there and cannot be read.
     """
-    surfaces = tuple(_surface(item) for item in iptables_state.tools())
+    tools = iptables_state.tools()
+    _refuse_unseen({(item.backend, item.family) for item in tools})
+    surfaces = tuple(_surface(item) for item in tools)
     nft = tool.find("nft")
     return Capture(
         surfaces,
@@ -52,6 +62,26 @@ def saved_rules() -> list[SavedRules]:
         except OSError:
             continue
     return saved(texts)
+
+
+def _refuse_unseen(shown: set[tuple[str, int]]) -> None:
+    """Raise SaveError if kube-proxy has chains of a back end and family for which this host has no tools."""
+    for family, word, tool_name in ((4, "ip", "iptables"), (6, "ip6", "ip6tables")):
+        for backend in (iptables_state.LEGACY, iptables_state.NFT):
+            if (backend, family) in shown:
+                continue
+            if backend == iptables_state.LEGACY:
+                chains = legacy_tables.chain_names(family)
+            else:
+                chains = [(table, name) for table in _TABLES for name in ruleset_survey.chain_names(word, table)]
+            for table, name in chains:
+                owner = chain_by_name(table, name)
+                if owner is not None and owner.owner == KUBE_PROXY:
+                    raise SaveError(
+                        f"{backend} iptables of {word} holds {name} in table {table}, which kube-proxy made with tools "
+                        f"of its own: this host has no {tool_name}-{backend}-save to read it with. Install {tool_name} "
+                        f"with the back end {backend} (package iptables, or iptables-{backend}), and run again"
+                    )
 
 
 def _surface(item: iptables_state.IptablesTool) -> Surface:
