@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, object_file, programs
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flow_lifetime, layout, object_file, programs
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import xdp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import load_programs
@@ -129,6 +130,8 @@ def test_what_follows_a_syn(family: int, way: str, both: tuple[Programs, Program
         assert pair.serving.run(IN, on_the_wire) == (UNSPEC, direct)
         answer = frames.tcp(place.pod, PORT, place.client, 40000, ACK)
         assert pair.serving.run(OUT, answer)[1] == frames.tcp(pair.frontend, 80, place.client, 40000, ACK)
+        # It began long ago: that no answer to its SYN was seen here tells nothing.
+        assert flow_lifetime.ended(held.dump(), time.monotonic_ns() + 3600 * 10**9) == []
 
 
 @pytest.mark.parametrize("way", DSR)

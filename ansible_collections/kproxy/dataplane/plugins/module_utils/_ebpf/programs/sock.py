@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 COMPILER = "clang 14"
-SOURCE_SHA256 = "818d1ef92a1cfd5277e21076dd23390c5e3ddf8320f500dd5c9d2bd19f3bb37c"
+SOURCE_SHA256 = "aa1f51d82fe2cd5d633b61a06683d47ffc49e01df9f43b78f5c7a9718435c6d5"
 OBJECT = """
 c-rlK4SZZjb?@EP*RCzw@`q$uiIY_voRuOgyV80kC$W*^kJv%66@Q^5*sJwwZ7GtawN{QLI{}#xFfO4op<oOowqw940Ysbr;vY3X`<0feJfM07
 `cxXIX!EFe4b+9uxV&J!nLGcv_s-dS_d|{Y@Asm_x_8c;d*;lUGiT13Irr*)>zdcQT`o=jxU|<bvt<5EOq%yi_<a+@yjUh+FXExW-J<rzJW(!n

@@ -120,7 +120,10 @@ INLINE bool NAME(enter_reply)(const struct NAME(packet) *p, struct NAME(tuple) *
 	struct NAME(flow_value) value;
 	struct NAME(flow_key) key;
 
-	NAME(flow_entry)(&key, &value, p, HOOK_EGRESS, flags | FLOW_UNANSWERED, service);
+	/* A connection may be older than its entries: every packet through a tunnel makes them anew. */
+	if (p->tcp_flags & TCP_SYN)
+		flags |= FLOW_UNANSWERED;
+	NAME(flow_entry)(&key, &value, p, HOOK_EGRESS, flags, service);
 	key.tuple.src = forward->dst;
 	key.tuple.sport = forward->dport;
 	key.tuple.dst = forward->src;
