@@ -92,10 +92,11 @@ def base_chains(family: int, rules: NodeRules, place: Placement) -> list[Declara
     mark = rules.masquerade_mark
     node = "fib saddr type local"
     # nft wants to know the protocol before it takes a port from the connection's original tuple.
-    translated = "ct state new ct status dnat meta l4proto %s %smeta l4proto . ct original proto-dst vmap @%s"
+    dialled_port = "meta l4proto %s %smeta l4proto . ct original proto-dst vmap @%s"
     dialled = "ct original %s daddr . " % words.header
-    learn = [translated % (protocol, dialled, names.LEARN_AFFINITY) for protocol in PROTOCOLS]
-    learn += [translated % (protocol, "", names.NODE_PORT + names.LEARN_AFFINITY) for protocol in PROTOCOLS]
+    remember = [dialled_port % (protocol, dialled, names.LEARN_AFFINITY) for protocol in PROTOCOLS]
+    remember += [dialled_port % (protocol, "", names.NODE_PORT + names.LEARN_AFFINITY) for protocol in PROTOCOLS]
+    learn = ["ct state new ct status dnat jump remember"]
     # A connection that NAT leaves alone may be translated by somebody else's.
     refusals = ["jump refused-services", "jump refused-node-ports"] if place.refuses_first else []
     translate = ["jump dispatch", *refusals]
@@ -126,6 +127,8 @@ def base_chains(family: int, rules: NodeRules, place: Placement) -> list[Declara
             ["ct state new jump refused-services", "ct state new jump undefined-addresses"],
         ),
         base_chain("learn-postrouting", "filter", "postrouting", LEARN, learn),
+        # What is led to an address of the node itself, as to host-network pods, never comes to postrouting.
+        base_chain("learn-input", "filter", "input", LEARN, learn),
         base_chain(
             "nat-postrouting",
             "nat",
@@ -156,6 +159,7 @@ def base_chains(family: int, rules: NodeRules, place: Placement) -> list[Declara
             "%s %s vmap @%s%s" % (node, node_port, names.NODE_PORT, names.SHORT_CIRCUIT),
             "%s vmap @%s%s" % (node_port, names.NODE_PORT, names.SERVICES),
         ),
+        chain("remember", *remember),
         chain("mark-for-masquerade", "meta mark set meta mark | 0x%08x" % mark),
         chain("mark-%s" % names.CLUSTER_IP, *_mark_cluster_ip(words, rules)),
         chain("mark-%s" % names.EXTERNAL, "jump mark-for-masquerade"),
