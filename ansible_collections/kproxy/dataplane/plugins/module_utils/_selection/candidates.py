@@ -19,9 +19,9 @@ def candidates(service_port: ServicePort, slices: Iterable[EndpointSlice], famil
     """Return what the slices of one family offer to a service port, by address and port.
 
     A slice port counts if its name and protocol are those of the service port; targetPort is never read.
-    An address and port may be listed twice, while a pod's address passes to another pod that is already there: an
-    entry that does not terminate counts before one that does, whatever either is ready for.
-    Source: pkg/proxy/endpointslicecache.go.
+    An address and port may be listed twice, while it passes from a pod that goes to one that is already there: an
+    entry that does not terminate counts before one that does, be it ready or not; the order of slices and entries
+    does not matter. Source: pkg/proxy/endpointslicecache.go.
     """
     found: Candidates = {}
     name, protocol, _port, _node_port = service_port
@@ -31,33 +31,23 @@ def candidates(service_port: ServicePort, slices: Iterable[EndpointSlice], famil
         for slice_name, slice_protocol, port in ports:
             if slice_name != name or slice_protocol != protocol:
                 continue
-            listed = {(endpoint[0], port): endpoint for endpoint in endpoints}
-            if len(listed) < len(endpoints):
-                listed = _listed_twice(endpoints, port)
             if not found:
-                found = listed
-                continue
-            for key, endpoint in listed.items():
+                found = {(endpoint[0], port): endpoint for endpoint in endpoints}
+                if len(found) == len(endpoints):
+                    continue
+                found = {}
+            for endpoint in endpoints:
+                key = (endpoint.ip, port)
                 known = found.get(key)
                 if known is None or _standing(endpoint) > _standing(known):
                     found[key] = endpoint
     return found
 
 
-def _listed_twice(endpoints: Iterable[SliceEndpoint], port: int) -> Candidates:
-    """Return what one slice offers that lists addresses twice: the last that does not terminate, else the first."""
-    listed: Candidates = {}
-    for endpoint in endpoints:
-        key = (endpoint.ip, port)
-        if key not in listed or not endpoint.terminating:
-            listed[key] = endpoint
-    return listed
-
-
 def _standing(endpoint: SliceEndpoint) -> tuple[bool, bool, bool, str]:
-    """Rank entries of several slices for one address and port, whatever the order of slices.
+    """Rank entries for one address and port.
 
-    Among those that terminate, or do not, kube-proxy leaves open which one counts; here it is the more usable one, and
-    the node name makes ties the same on every node.
+    Among those that terminate, and those that do not, the more usable one counts, where kube-proxy leaves it open; the
+    node name makes ties the same on every node.
     """
     return not endpoint.terminating, endpoint.ready, endpoint.serving, endpoint.node_name

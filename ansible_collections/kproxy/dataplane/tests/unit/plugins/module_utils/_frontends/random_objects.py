@@ -105,6 +105,8 @@ class RandomCluster:
     def _slice(self, service: str, number: int, family: str) -> dict[str, Any]:
         choose = self._random
         endpoints = [self._endpoint(family) for _number in range(choose.choice([0, 1, 2, 3, 5]))]
+        # An address may pass from a pod that terminates to another; which of two alike would count is not defined.
+        told_apart = {(one["addresses"][0], one["conditions"].get("terminating") is True): one for one in endpoints}
         labels = {"kubernetes.io/service-name": service}
         if choose.random() < 0.05:
             labels["service.kubernetes.io/headless"] = ""
@@ -121,7 +123,7 @@ class RandomCluster:
             "addressType": family,
             "ports": choose.sample(ports, choose.choice([0, 3, 4, 4])),
             # Two slices of a Service list different addresses: which of two would count is not defined.
-            "endpoints": [one for one in endpoints if int(one["addresses"][0][-1]) % 2 == number],
+            "endpoints": [one for (ip, _leaves), one in told_apart.items() if int(ip[-1]) % 2 == number],
         }
 
     def _endpoint(self, family: str) -> dict[str, Any]:

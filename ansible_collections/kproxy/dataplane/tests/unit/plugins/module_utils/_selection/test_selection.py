@@ -123,6 +123,8 @@ DUPLICATES = [
     ("staying beats leaving", endpoint(1), endpoint(1, terminating=True)),
     ("a pod that starts beats one that drains on its address", endpoint(1, ready=False, serving=False), draining(1)),
     ("a pod that starts beats a published one that leaves", endpoint(1, ready=False), endpoint(1, terminating=True)),
+    ("of two that stay the ready one counts", endpoint(1), endpoint(1, ready=False)),
+    ("of two that leave the one that still serves counts", draining(1), draining(1, serving=False)),
 ]
 
 
@@ -135,25 +137,6 @@ def test_of_two_entries_the_one_that_does_not_terminate_counts_in_any_order(
     first, second = (worse, better) if swapped else (better, worse)
     slices = [piece(first, second)] if one_slice else [piece(first, name="a"), piece(second, name="b")]
     assert list(candidates(ServicePort("http", TCP, 80, 0), slices, 4).values()) == [better]
-
-
-ALIKE = [
-    ("two that stay", endpoint(1), endpoint(1, ready=False), 1, "ready"),
-    ("two that leave", draining(1, serving=False), draining(1), 0, "serving"),
-]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "in_one_slice", "condition"), [row[1:] for row in ALIKE], ids=[row[0] for row in ALIKE]
-)
-def test_of_entries_that_are_alike_the_order_in_a_slice_decides_and_no_order_of_slices(
-    first: SliceEndpoint, second: SliceEndpoint, in_one_slice: int, condition: str
-) -> None:
-    port = ServicePort("http", TCP, 80, 0)
-    assert list(candidates(port, [piece(first, second)], 4).values()) == [(first, second)[in_one_slice]]
-    for slices in ([piece(first), piece(second)], [piece(second), piece(first)]):
-        (found,) = candidates(port, slices, 4).values()
-        assert getattr(found, condition)
 
 
 OLD_NUMBER, NEW_NUMBER = SlicePort("http", TCP, 8080), SlicePort("http", TCP, 9090)
