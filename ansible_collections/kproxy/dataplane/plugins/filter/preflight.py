@@ -50,6 +50,11 @@ options:
     description: Whether the sockets of pods are left alone by the eBPF backend.
     type: bool
     default: false
+  variables:
+    description: Names of variables that are set. One that is nearly the name of one of the collection is refused.
+    type: list
+    elements: str
+    default: []
 author:
   - kproxy.dataplane contributors (@kproxy)
 """

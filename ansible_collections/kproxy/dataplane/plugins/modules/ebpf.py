@@ -21,6 +21,8 @@ description:
     run the sidecar (M(kproxy.dataplane.sidecar)).
   - While the kproxyd of another version keeps programs of another layout in place, nothing is written. What would be is
     returned, and programmed by the kproxyd of this version when M(kproxy.dataplane.sidecar) starts it.
+  - On a node whose kproxyd is in step nothing is written, since kproxyd would put back what it knows. What would be is
+    returned, and programmed by kproxyd once M(kproxy.dataplane.sidecar) has given it the same source and settings.
 extends_documentation_fragment:
   - kproxy.dataplane._attributes
   - kproxy.dataplane._attributes.actiongroup_kproxy
@@ -212,6 +214,11 @@ endpoints:
     removed: []
     moved: ["shop/web:http 10.244.1.5:8080 -> 10.244.1.7:8080"]
     counts: {added: 1, removed: 0, moved: 1}
+left_to_kproxyd:
+  description: Whether the changes were left to the kproxyd that keeps this node in step.
+  returned: success
+  type: bool
+  sample: false
 elements:
   description: Number of map entries that were written or removed, or would be in check mode.
   returned: success
@@ -260,7 +267,10 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_back
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_options import Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._install.service import Service
-from ansible_collections.kproxy.dataplane.plugins.module_utils._install.succession import left_to_kproxyd
+from ansible_collections.kproxy.dataplane.plugins.module_utils._install.succession import (
+    kept_by_kproxyd,
+    left_to_kproxyd,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_xdp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpOptions
@@ -324,7 +334,14 @@ def main() -> None:
             left = (
                 left_to_kproxyd(options.root, Service(module.run_command)) if module.get_bin_path("systemctl") else ""
             )
-            result = programming.present(params, module.check_mode or bool(left), make, HIDDEN)
+            result = programming.present(
+                params,
+                module.check_mode or bool(left),
+                make,
+                HIDDEN,
+                # kproxyd's programs are pinned at their usual place only.
+                lambda: options.root == DEFAULT_ROOT and kept_by_kproxyd(canary=False),
+            )
             result["problems"] = [*([left] if left else []), *made[0].problems]
         else:
             result = programming.absent(params, module.check_mode, EbpfBackend(options=options))

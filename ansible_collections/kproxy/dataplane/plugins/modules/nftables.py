@@ -19,6 +19,8 @@ description:
     C(ip6 kproxy-canary), whose chains come before those of kube-proxy. What they do not hold is left to kube-proxy.
   - An object that cannot be used costs only itself. It is returned in RV(refused) and warned about.
   - To keep the tables in step with the API server from then on, run the sidecar (M(kproxy.dataplane.sidecar)).
+  - On a node whose kproxyd is in step nothing is written, since kproxyd would put back what it knows. What would be is
+    returned, and programmed by kproxyd once M(kproxy.dataplane.sidecar) has given it the same source and settings.
 extends_documentation_fragment:
   - kproxy.dataplane._attributes
   - kproxy.dataplane._attributes.actiongroup_kproxy
@@ -158,6 +160,11 @@ endpoints:
     removed: []
     moved: ["shop/web:http 10.244.1.5:8080 -> 10.244.1.7:8080"]
     counts: {added: 1, removed: 0, moved: 1}
+left_to_kproxyd:
+  description: Whether the changes were left to the kproxyd that keeps this node in step.
+  returned: success
+  type: bool
+  sample: false
 elements:
   description: Number of set and map elements that were written or removed, or would be in check mode.
   returned: success
@@ -193,6 +200,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
+from ansible_collections.kproxy.dataplane.plugins.module_utils._install.succession import kept_by_kproxyd
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import CANARY, WHOLE
 from ansible_collections.kproxy.dataplane.plugins.module_utils._report import programming
@@ -229,9 +237,19 @@ def present(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
             raise TakenWhole
         options = {**params, "config": {**params["config"], "canary": params["canary"]}}
         return programming.present(
-            options, check_mode, lambda config: NftablesBackend(config.families, place=CANARY), HIDDEN
+            options,
+            check_mode,
+            lambda config: NftablesBackend(config.families, place=CANARY),
+            HIDDEN,
+            lambda: kept_by_kproxyd(canary=True),
         )
-    result = programming.present(params, check_mode, lambda config: NftablesBackend(config.families), HIDDEN)
+    result = programming.present(
+        params,
+        check_mode,
+        lambda config: NftablesBackend(config.families),
+        HIDDEN,
+        lambda: kept_by_kproxyd(canary=False),
+    )
     # Only now: until then its Services would be without us.
     return _together(result, programming.absent(params, check_mode, NftablesBackend(place=CANARY)))
 

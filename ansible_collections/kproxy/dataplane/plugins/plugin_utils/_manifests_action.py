@@ -48,7 +48,7 @@ class ManifestsAction(ActionBase):  # type: ignore[misc]
         try:
             documents = read_manifests(path)
         except SourceError as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
         strange = [document for document in documents if not isinstance(document, dict)]
         if strange:
             raise AnsibleActionFail(f"{path} holds a document that is no object but {type(strange[0]).__name__}")

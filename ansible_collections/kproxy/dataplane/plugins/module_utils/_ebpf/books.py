@@ -20,7 +20,11 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries imp
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.numbers import Numbers
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan, diff_maps
-from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import Frontend, FrontendKey
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import (
+    Frontend,
+    FrontendKey,
+    ServicePortName,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable, TableDelta
 
 #: Maps whose whole content the books decide, without the family digit.
@@ -254,13 +258,13 @@ def _diff_tables(plan: MapPlan, family: int, old: PortEntries | None, new: PortE
         plan.remove(name, layout.table_key(number))
 
 
-def _holders(table: ServiceTable, live: LiveMaps) -> list[tuple[int, object]]:
-    found: list[tuple[int, object]] = []
+def _holders(table: ServiceTable, live: LiveMaps) -> list[tuple[int, ServicePortName | None]]:
+    found: list[tuple[int, ServicePortName | None]] = []
     for family in (4, 6):
         for key, value in live.get("frontends%d" % family, {}).items():
             ip, protocol, port = layout.unpack_frontend_key(key)
             row = table.frontends.get(FrontendKey(family, ip, protocol, port))
-            found.append((layout.FrontendValue.unpack(value).service, row.service_port if row else key))
+            found.append((layout.FrontendValue.unpack(value).service, row.service_port if row else None))
     return found
 
 

@@ -3,7 +3,8 @@
 """Numbers of service ports: one owner hands them out, and they survive restarts.
 
 A number names endpoint sets, pins and source ranges in the maps, so two service ports with one number would overwrite
-each other. On start a number found in the maps is accepted only if a single service port uses it.
+each other. On start a number found in the maps is accepted only if a single service port uses it; addresses that were
+taken from a Service meanwhile stand beside those that it kept, and cost it neither its number nor its pins.
 """
 
 from __future__ import annotations
@@ -49,20 +50,20 @@ class Numbers:
         if number is not None:
             self._used.discard(number)
 
-    def adopt(self, found: Iterable[tuple[int, object]]) -> None:
+    def adopt(self, found: Iterable[tuple[int, ServicePortName | None]]) -> None:
         """Take over numbers read from the maps.
 
         Args:
-            found: (number, service port) for every frontend in the maps; anything but a ServicePortName stands for a
-                frontend that no service port wants, whose number must not be given away while it is there.
+            found: (number, service port) for every frontend in the maps; None stands for a frontend that no service
+                port wants, whose number must not be given away to another while it is there.
         """
-        holders: dict[int, set[object]] = {}
+        holders: dict[int, set[ServicePortName]] = {}
         for number, holder in found:
-            holders.setdefault(number, set()).add(holder)
+            holders.setdefault(number, set()).update({holder} if holder else ())
             self.next = max(self.next, number + 1)
         for number in sorted(holders):
             self._used.add(number)
             if len(holders[number]) == 1:
                 (holder,) = holders[number]
-                if isinstance(holder, ServicePortName) and holder not in self._of and 0 < number < LIMIT:
+                if holder not in self._of and 0 < number < LIMIT:
                     self._of[holder] = number

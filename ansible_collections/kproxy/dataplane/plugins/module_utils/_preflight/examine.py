@@ -11,6 +11,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.base_c
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.findings import BLOCK, OK, WARN, Finding
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.node_facts import NodeFacts, Options
 from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.own_translation import socket_translation
+from ansible_collections.kproxy.dataplane.plugins.module_utils._preflight.variables import variables
 
 # The dataplane's own tables; their chains never count as somebody else's.
 OWN_TABLES = frozenset({"kproxy", "kproxy-canary"})
@@ -24,6 +25,7 @@ _MEANING = {
 def examine(facts: NodeFacts, options: Options) -> list[Finding]:
     """Return one finding per check; the node may be used if none of them blocks."""
     return [
+        variables(facts, options),
         requirements.capability(facts, options),
         requirements.kernel(facts, options),
         requirements.nft(facts, options),

@@ -91,6 +91,7 @@ class Options:
     families: tuple[int, ...] = (4, 6)
     install_packages: bool = True
     host_namespace_only: bool = False
+    variables: tuple[str, ...] = ()
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> Options:
@@ -112,4 +113,5 @@ class Options:
             families=tuple(int(family) for family in options.get("families", default.families)),
             install_packages=bool(options.get("install_packages", default.install_packages)),
             host_namespace_only=bool(options.get("host_namespace_only", default.host_namespace_only)),
+            variables=tuple(map(str, options.get("variables", default.variables))),
         )

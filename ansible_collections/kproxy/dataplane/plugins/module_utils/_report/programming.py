@@ -33,10 +33,12 @@ def present(
     check_mode: bool,
     make_backend: Callable[[ProxyConfig], Backend],
     hidden: str,
+    kept: Callable[[], bool],
 ) -> dict[str, Any]:
     """Bring the kernel in step with the objects of a source; return a module's result.
 
     hidden: how to call what changes without any endpoint or address showing it, with a place for the number.
+    kept: whether a kproxyd would put back what is written here; the changes are then named and left to it.
     Raises SourceError, CommitError, KernelError, ValueError.
     """
     reading = read_source(params, node_name_of(params))
@@ -47,13 +49,15 @@ def present(
     chicken_and_egg = through_services(reading.servers, engine.table)
     if chicken_and_egg:
         raise SourceError("; ".join(chicken_and_egg))
-    if preview.changes and not check_mode:
+    left = preview.changes and not check_mode and kept()
+    if preview.changes and not check_mode and not left:
         engine.sync()
     changes = frontend_changes.compare(preview.before, preview.after)
     unseen = preview.changes and not changes.before and not changes.after
     left_out = [f"Service {'/'.join(service)}: {reason}" for service, reason in engine.left_out.items()]
     return {
         "changed": preview.changes,
+        "left_to_kproxyd": left,
         "elements": preview.size,
         "frontends": len(preview.after),
         "endpoints": frontend_changes.summary(changes),
@@ -80,6 +84,7 @@ def absent(params: Mapping[str, Any], check_mode: bool, backend: Backend) -> dic
     changes = frontend_changes.compare(held, {})
     return {
         "changed": there,
+        "left_to_kproxyd": False,
         "elements": 0,
         "frontends": 0,
         "endpoints": frontend_changes.summary(changes),

@@ -306,7 +306,9 @@ def test_a_freed_number_is_not_given_away_at_once() -> None:
     [
         pytest.param([(5, "a"), (5, "a")], {"a": 5}, id="shared by the frontends of one port"),
         pytest.param([(5, "a"), (5, "b")], {}, id="collision: both get new ones"),
-        pytest.param([(5, "a"), (5, None)], {}, id="held by an unknown frontend too"),
+        pytest.param([(5, "a"), (5, None)], {"a": 5}, id="an address that is wanted no more"),
+        pytest.param([(5, "a"), (5, None), (5, "b")], {}, id="a collision beside one"),
+        pytest.param([(5, None)], {}, id="held by nobody that is wanted"),
         pytest.param([(5, "a"), (6, "a")], {"a": 5}, id="two numbers: the lower"),
         pytest.param([(0, "a")], {}, id="zero is no number"),
     ],
@@ -314,11 +316,26 @@ def test_a_freed_number_is_not_given_away_at_once() -> None:
 def test_adopting_numbers(found: list[tuple[int, str | None]], kept: dict[str, int]) -> None:
     names = {text: ServicePortName("shop", text, "", 6) for text in "ab"}
     numbers = Numbers()
-    numbers.adopt([(number, names[text] if text else b"unknown") for number, text in found])
+    numbers.adopt([(number, names[text] if text else None) for number, text in found])
     for text, name in names.items():
         assert numbers.known(name) is (text in kept)
         used = {number for number, _text in found}
         assert numbers.of(name) == kept[text] if text in kept else numbers.of(name) not in used
+
+
+def test_an_address_taken_from_a_service_while_nobody_looks_is_all_that_goes() -> None:
+    node = Node()
+    spec = {"sessionAffinity": "ClientIP", "externalIPs": ["198.51.100.7"]}
+    node.change(service(**spec), slice_of(["10.244.2.1", "10.244.2.2"]))
+    number = node.books.numbers.of(ServicePortName("shop", "web", "", 6))
+    node.table.apply([service(**{**spec, "externalIPs": []})])
+    books = Books()
+    plan = books.adopt(node.table, node.kernel.live(), node.books.numbers.next)
+    # Pins stand under the number.
+    assert books.numbers.of(ServicePortName("shop", "web", "", 6)) == number
+    gone = FrontendKey(4, ipaddress.ip_address("198.51.100.7").packed, 6, 80)
+    assert (plan.upserts, plan.deletes) == ({}, {"frontends4": {layout.frontend_key(*gone): None}})
+    node.kernel.write(plan)
 
 
 def test_case_22_a_collision_is_undone_without_a_wrong_moment() -> None:
