@@ -242,11 +242,16 @@ def check_without_nft(host: Host) -> None:
 
 
 def apply_without_api_server(host: Host) -> None:
-    was = host.nft("-s", "list", "ruleset")
+    was = host.state()
     host.control_plane.stop()
     run = host.run(fails=True)
     assert run.text.count("no API server gave a complete answer") >= 1
-    assert host.nft("-s", "list", "ruleset") == was
+    assert host.state() == was
+    # Nor do credentials that lead nowhere take the place of those that did: a kproxyd lives by them.
+    run = host.run("-e", "kproxy_api_servers=https://127.0.0.1:9,https://[::1]:9", fails=True)
+    assert "https://127.0.0.1:9" in run.text
+    assert "https://[::1]:9" in run.text
+    assert host.state() == was
 
 
 ACTIONS: list[tuple[str, Callable[[Host], None]]] = [
