@@ -168,7 +168,9 @@ def present(module: AnsibleModule, service: Service) -> dict[str, Any]:
     has = files.digest_of(unit.BUNDLE_PATH)
     needs = module.params["bundle_sha256"] or has
     state = service.state()
-    restart = bool(outdated) or has != needs or not state.active
+    # A run that ended between writing and starting anew has left a kproxyd of the files before.
+    behind = state.active and not service.runs_since(files.last_written())
+    restart = bool(outdated) or has != needs or not state.active or behind
     changed = restart or not state.enabled or not files.links_right()
     started_from = 0.0
     retirement = Retirement(module.run_command, module.params["settings"])
@@ -181,7 +183,7 @@ def present(module: AnsibleModule, service: Service) -> dict[str, Any]:
         files.make_links()
         for file in outdated:
             files.write(file)
-        if any(file.path == unit.UNIT_PATH for file in outdated):
+        if behind or any(file.path == unit.UNIT_PATH for file in outdated):
             service.systemctl("daemon-reload")
         if not state.enabled:
             service.systemctl("enable", unit.UNIT_NAME)

@@ -73,6 +73,12 @@ def digest_of(path: str) -> str:
     return digest.hexdigest()
 
 
+def last_written() -> float:
+    """Return when what kproxyd reads at its start was last written, in seconds of the epoch; 0 if nothing is there."""
+    paths = (unit.UNIT_PATH, unit.BUNDLE_PATH, unit.CONFIG_PATH)
+    return max((os.stat(path).st_mtime for path in paths if os.path.exists(path)), default=0.0)
+
+
 def links_right() -> bool:
     """Whether both programs lead to the bundle."""
     return all(os.path.islink(link) and os.readlink(link) == unit.BUNDLE_PATH for link in LINKS)

@@ -66,6 +66,11 @@ class Service:
             return None
         return answer
 
+    def runs_since(self, seconds: float) -> bool:
+        """Whether kproxyd was started after a time (seconds of the epoch); one that does not answer is given the doubt."""
+        status = self.status()
+        return status is None or _started(status) >= seconds
+
     def wait_in_step(self, seconds: float, since: float) -> dict[str, Any]:
         """Wait until a kproxyd that was started at or after ``since`` (seconds of the epoch) is in step.
 

@@ -139,7 +139,9 @@ class NftCommand:
                     env={**os.environ, "LC_ALL": "C"},
                 )
             except FileNotFoundError as error:
-                raise NftError(command, "missing", None, "", "is not installed; install package nftables") from error
+                raise NftError(
+                    command, "missing", None, "", "cannot run: it is not installed; install package nftables"
+                ) from error
             except OSError as error:
                 raise NftError(command, self.version_text, None, "", f"cannot be started: {error}") from error
             except subprocess.TimeoutExpired as error:

@@ -52,6 +52,22 @@ def starts(node: Node) -> list[list[str]]:
     return [command for command in node.ran if command[0] == "timeout"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "written", "since"),
+    [
+        pytest.param(IN_STEP, 99.0, True, id="started after the files were written"),
+        pytest.param(IN_STEP, 101.0, False, id="a run ended between writing and starting anew"),
+        pytest.param(IN_STEP, 0.0, True, id="no files"),
+        pytest.param(WAITING, 101.0, False, id="not in step either"),
+        pytest.param(None, 101.0, True, id="no answer"),
+    ],
+)
+def test_a_kproxyd_older_than_its_files(
+    monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | None, written: float, since: bool
+) -> None:
+    assert Service(Node(monkeypatch, [answer]).run).runs_since(written) is since
+
+
 def test_systemd_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(monkeypatch, [None, IN_STEP])
     assert Service(node.run).wait_in_step(60, since=90) == IN_STEP
