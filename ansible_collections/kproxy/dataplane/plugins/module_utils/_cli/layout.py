@@ -167,7 +167,7 @@ def status(document: Document) -> list[str]:
         "",
     ]
     facts = [
-        ("source", document["source"]),
+        ("source", _source(document)),
         *([("canary", f"{document['canary']}; kube-proxy serves the rest")] if document.get("canary") else []),
         ("running since", timestamp(document["startedAt"])),
         ("last commit", timestamp(document["lastCommitAt"]) if document["lastCommitAt"] else "none yet"),
@@ -201,6 +201,12 @@ def status(document: Document) -> list[str]:
     if attention:
         lines += ["", "Needs attention:", *(f"  {one}" for one in attention)]
     return lines
+
+
+def _source(document: Document) -> str:
+    """Lay out where the objects come from; of API servers, those that are connected."""
+    servers = {one["server"] for one in document["sources"] if one["connected"] and one["kind"] != "manifests"}
+    return ", ".join([str(document["source"]), *sorted(filter(None, servers))])
 
 
 def _outsiders(document: Document | None) -> list[tuple[str, str]]:

@@ -67,7 +67,7 @@ class Service:
         return answer
 
     def runs_since(self, seconds: float) -> bool:
-        """Whether kproxyd was started after a time (seconds of the epoch); one that does not answer is given the doubt."""
+        """Whether kproxyd was started after a time (seconds of the epoch); True for one that does not answer."""
         status = self.status()
         return status is None or _started(status) >= seconds
 

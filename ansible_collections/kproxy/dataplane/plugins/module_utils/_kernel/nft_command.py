@@ -140,7 +140,7 @@ class NftCommand:
                 )
             except FileNotFoundError as error:
                 raise NftError(
-                    command, "missing", None, "", "cannot run: it is not installed; install package nftables"
+                    command, "missing", None, "", "cannot run: nft is not installed; install package nftables"
                 ) from error
             except OSError as error:
                 raise NftError(command, self.version_text, None, "", f"cannot be started: {error}") from error

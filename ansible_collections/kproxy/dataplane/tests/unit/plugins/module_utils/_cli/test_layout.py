@@ -24,6 +24,25 @@ STATUS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("source", "sources", "line"),
+    [
+        pytest.param("api", [], "api", id="none yet"),
+        pytest.param("api", [("Service", True, "https://a"), ("Node", True, "https://a")], "api, https://a", id="one"),
+        pytest.param(
+            "api", [("Service", True, "https://b"), ("Node", False, "https://a")], "api, https://b", id="moved"
+        ),
+        pytest.param("manifests:/etc/m", [("manifests", True, "/etc/m")], "manifests:/etc/m", id="manifests"),
+    ],
+)
+def test_status_says_which_api_server_is_read(source: str, sources: list[tuple[str, bool, str]], line: str) -> None:
+    rows = [{"kind": kind, "connected": there, "server": server, "detail": ""} for kind, there, server in sources]
+    (said,) = [
+        row for row in layout.status({**STATUS, "source": source, "sources": rows}) if row[2:].startswith("source")
+    ]
+    assert said.split(maxsplit=1)[1] == line
+
+
 def test_columns_are_as_wide_as_their_widest_cell_and_end_without_blanks() -> None:
     assert layout.columns(("A", "LONG"), [("xxx", 1), ("y", "")]) == ["A    LONG", "xxx  1", "y"]
 
@@ -62,7 +81,7 @@ def test_an_empty_answer_is_a_sentence(lay_out: Any) -> None:
         ({"inStep": False, "failing": 3, "lastError": "no"}, "NOT in step", ["commit failed 3 times: no"]),
         ({"refused": ["Service a/b: bad"]}, "in step", ["refused: Service a/b: bad"]),
         ({"leftOut": ["Service a/b: EINVAL"]}, "in step", ["the kernel refuses Service a/b: EINVAL"]),
-        ({"sources": [{"kind": "Node", "detail": "401"}]}, "in step", ["Node: 401"]),
+        ({"sources": [{"kind": "Node", "connected": False, "server": "", "detail": "401"}]}, "in step", ["Node: 401"]),
         ({"notes": ["n"], "conflicts": ["c"], "problems": ["p"]}, "in step", ["n", "c", "p"]),
         ({"problems": ["p"], "leftAside": ["l"]}, "in step", ["p", "l"]),
     ],
