@@ -26,6 +26,14 @@ PLAYBOOK = """
         tasks_from: report.yml
       when: inventory_hostname in verdicts
 """
+ROLE = """
+- name: Verify a node that has nothing of ours
+  hosts: all
+  connection: local
+  gather_facts: false
+  roles:
+    - role: kproxy.dataplane.verify
+"""
 CHECKS = {
     "gpu-a": [("NodePorts", "ok", "2 dialled"), ("cluster DNS", "skip", "there is none to dial here")],
     "gpu-b": [("NodePorts", "fail", "<10.0.0.1>: reached nothing"), ("cluster DNS", "warn", "slow")],
@@ -86,3 +94,23 @@ def test_the_page_shows_every_check_of_every_node(tmp_path: Path) -> None:
         "gpu-b.xml",
         "index.html",
     }
+
+
+def test_a_node_without_an_answer_leaves_no_report_of_an_earlier_run(tmp_path: Path) -> None:
+    playbook = tmp_path / "play.yml"
+    playbook.write_text(ROLE, encoding="utf-8")
+    report = tmp_path / "report"
+    report.mkdir()
+    for name in ("gpu-a.json", "gpu-a.xml", "index.html", "gpu-b.json"):
+        (report / name).write_text("everything holds")
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "gpu-a,", str(playbook)]
+    done = subprocess.run(
+        [*command, "-e", f"verify_report_dir={report}", "-e", f"ansible_python_interpreter={sys.executable}"],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_FORCE_COLOR": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "there is no kproxyd on this node; run kproxy.dataplane.site first" in done.stdout + done.stderr
+    assert [path.name for path in report.iterdir()] == ["gpu-b.json"]
