@@ -26,6 +26,7 @@ KNOWN = frozenset(
         "kproxy_canary_state",
         "kproxy_config",
         "kproxy_ebpf_algorithm",
+        "kproxy_ebpf_excluded_devices",
         "kproxy_ebpf_forwarding",
         "kproxy_ebpf_host_namespace_only",
         "kproxy_ebpf_maglev_memory",
