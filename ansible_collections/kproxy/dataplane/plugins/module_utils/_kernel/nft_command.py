@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from typing import IO
 
@@ -126,8 +125,9 @@ class NftCommand:
 
     def _run(self, arguments: list[str], text: str | None) -> str:
         command = [self.path, *arguments]
-        # Temporary files bound nothing by themselves, but a child that writes without end cannot block or fill us.
-        with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        # Not pipes, which a child that writes much would block on, and no files: a disk that is full, as that of a node may
+        # be when it boots, must not keep our tables away.
+        with _memory("nft-stdout") as stdout, _memory("nft-stderr") as stderr:
             try:
                 done = subprocess.run(  # pylint: disable=ansible-bad-function
                     command,
@@ -160,6 +160,11 @@ class NftCommand:
             self.version()
         except NftError:
             self._version = None
+
+
+def _memory(name: str) -> IO[bytes]:
+    """Return a file that is on no disk."""
+    return os.fdopen(os.memfd_create(name, os.MFD_CLOEXEC), "w+b")
 
 
 def _ending(returncode: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,13 @@ def test_structure_goes_in_by_standard_input(tmp_path: Path) -> None:
     command.load("add table ip kproxy\n", check=True)
     assert (tmp_path / "input").read_text() == "add table ip kproxy\n"
     assert (tmp_path / "arguments").read_text() == "-f -\n-c -f -\n"
+
+
+def test_no_disk_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a node may be full when it boots, and then its tables are needed no less."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))
+    NftCommand(stand_in(tmp_path, "exit 0")).load("add table ip kproxy\n")
+    assert (tmp_path / "input").read_text() == "add table ip kproxy\n"
 
 
 def test_a_listing_names_our_family_and_table(tmp_path: Path) -> None:

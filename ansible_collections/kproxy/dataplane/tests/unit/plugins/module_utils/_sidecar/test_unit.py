@@ -27,6 +27,13 @@ def test_the_service_is_watched_restarted_and_may_do_little() -> None:
     assert "bpf" not in service["SystemCallFilter"]
 
 
+def test_a_full_disk_keeps_it_from_nothing() -> None:
+    """systemd makes a folder in /tmp for private devices, and starts nothing where it cannot."""
+    service = parsed(UnitOptions())
+    assert "PrivateDevices" not in service
+    assert service["DevicePolicy"] == "closed"
+
+
 def test_ebpf_adds_what_it_needs_and_nothing_else() -> None:
     plain, ebpf = parsed(UnitOptions()), parsed(UnitOptions(backend="ebpf"))
     more = {key for key in {*plain, *ebpf} if plain.get(key) != ebpf.get(key)}
