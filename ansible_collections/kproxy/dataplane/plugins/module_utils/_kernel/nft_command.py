@@ -125,8 +125,8 @@ class NftCommand:
 
     def _run(self, arguments: list[str], text: str | None) -> str:
         command = [self.path, *arguments]
-        # Not pipes, which a child that writes much would block on, and no files: a disk that is full, as that of a node may
-        # be when it boots, must not keep our tables away.
+        # Not pipes, which a child that writes much would block on, and no files: a disk that is full, as that of a node
+        # may be when it boots, must not keep our tables away.
         with _memory("nft-stdout") as stdout, _memory("nft-stderr") as stderr:
             try:
                 done = subprocess.run(  # pylint: disable=ansible-bad-function

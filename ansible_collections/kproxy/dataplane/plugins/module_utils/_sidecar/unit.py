@@ -81,8 +81,8 @@ def render(options: UnitOptions) -> str:
         "ProtectSystem=strict",
         "ProtectHome=yes",
         "PrivateTmp=yes",
-        # PrivateDevices=yes would say more, and takes a folder in /tmp to set up: a node that boots with a full disk would
-        # have no Services.
+        # PrivateDevices=yes would say more, and takes a folder in /tmp to set up: a node that boots with a full disk
+        # would have no Services.
         "DevicePolicy=closed",
         "ProtectClock=yes",
         "ProtectHostname=yes",
