@@ -81,6 +81,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import tool
 from ansible_collections.kproxy.dataplane.plugins.module_utils._node_settings import plan, system
 
 
@@ -100,35 +101,59 @@ def run(module: AnsibleModule) -> dict[str, Any]:
             raise system.SettingError("; ".join(wrong))
     else:
         change = plan.restore(ledger, current)
-    if change.changed and not module.check_mode:
-        apply(module, change)
+    found = {path: system.read_text(path) for path in boot_files(change.ledger)}
+    outdated = {path: text for path, text in boot_files(change.ledger).items() if found[path] != text}
+    changed = change.changed or bool(outdated)
+    if changed and not module.check_mode:
+        apply(ledger, change)
     return {
-        "changed": change.changed,
+        "changed": changed,
         "sysctls": dict(change.write),
         "modules": list(change.load),
-        "diff": {
-            "before": {name: current.get(name) for name in change.write},
-            "after": dict(change.write),
-            "before_header": "sysctls",
-            "after_header": "sysctls",
-        },
+        "diff": [
+            {
+                "before": {name: current.get(name) for name in change.write},
+                "after": dict(change.write),
+                "before_header": "sysctls",
+                "after_header": "sysctls",
+            },
+            *(
+                {"before": found[path], "after": text, "before_header": path, "after_header": path}
+                for path, text in outdated.items()
+            ),
+        ],
     }
 
 
-def apply(module: AnsibleModule, change: plan.Plan) -> None:
-    """Record first, so that what is set can be put back even if a later step fails."""
+def boot_files(ledger: plan.Ledger) -> dict[str, str]:
+    """Return what the files that a boot reads should say, empty where there should be none."""
+    return {system.MODULES_FILE: plan.modules_file(ledger), system.SYSCTL_FILE: plan.sysctl_file(ledger)}
+
+
+def apply(earlier: plan.Ledger, change: plan.Plan) -> None:
+    """Record first, so that what is set can be put back even if a later step fails.
+
+    What the kernel refuses costs only itself: the rest is set, now and at every boot.
+    """
     if change.ledger != plan.Ledger():
         system.write_text(system.LEDGER_FILE, change.ledger.dump())
+    refused: dict[str, str] = {}
     for name in change.load:
-        code, _out, err = module.run_command(["modprobe", "--", name])
-        if code:
-            raise system.SettingError(f"kernel module {name} cannot be loaded: {err.strip()}")
+        try:
+            tool.run([tool.find("modprobe") or "modprobe", "--", name])
+        except tool.ToolError as error:
+            refused[name] = f"kernel module {name} cannot be loaded: {error.stderr.strip()}"
     for name, value in change.write.items():
-        system.write_sysctl(name, value)
-    system.write_text(system.MODULES_FILE, plan.modules_file(change.ledger))
-    system.write_text(system.SYSCTL_FILE, plan.sysctl_file(change.ledger))
-    if change.ledger == plan.Ledger():
-        system.write_text(system.LEDGER_FILE, "")
+        try:
+            system.write_sysctl(name, value)
+        except system.SettingError as error:
+            refused[name] = str(error)
+    ledger = plan.without(change.ledger, earlier, refused)
+    for path, text in boot_files(ledger).items():
+        system.write_text(path, text)
+    system.write_text(system.LEDGER_FILE, ledger.dump() if ledger != plan.Ledger() else "")
+    if refused:
+        raise system.SettingError("; ".join(refused.values()))
 
 
 def main() -> None:

@@ -101,6 +101,21 @@ def apply(
     return Plan(write, load, after, bool(write or load or after != ledger))
 
 
+def without(ledger: Ledger, earlier: Ledger, refused: Iterable[str]) -> Ledger:
+    """Return a record in which the refused sysctls and modules stand as in an earlier one, or not at all.
+
+    Of a restoration that is what still waits to be put back.
+    """
+    names = frozenset(refused)
+
+    def merged(now: Mapping[str, str], then: Mapping[str, str]) -> dict[str, str]:
+        kept = {name: value for name, value in now.items() if name not in names}
+        return {**kept, **{name: value for name, value in then.items() if name in names}}
+
+    modules = tuple(name for name in ledger.modules if name not in names or name in earlier.modules)
+    return Ledger(merged(ledger.set, earlier.set), merged(ledger.before, earlier.before), modules)
+
+
 def mistakes(sysctls: Mapping[str, Any], current: Mapping[str, str], load: Iterable[str]) -> list[str]:
     """Return one sentence for every wanted sysctl that cannot be meant so.
 
