@@ -101,7 +101,9 @@ def render(options: UnitOptions) -> str:
         "SystemCallArchitectures=native",
         f"SystemCallFilter={syscalls}",
         "SystemCallErrorNumber=EPERM",
-        "UMask=0027",
+        # What kproxyd unpacks is kproxyctl too, and has to tell others than root why they may not ask. What is not for
+        # everybody is made with a mode of its own.
+        "UMask=0022",
         *(["ReadWritePaths=/sys/fs/bpf"] if ebpf else []),
         "",
         "[Install]",

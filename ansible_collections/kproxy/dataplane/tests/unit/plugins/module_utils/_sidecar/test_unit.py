@@ -27,6 +27,13 @@ def test_the_service_is_watched_restarted_and_may_do_little() -> None:
     assert "bpf" not in service["SystemCallFilter"]
 
 
+def test_others_may_read_what_is_unpacked() -> None:
+    """kproxyctl runs from it, and says to whoever is not root that it takes root; the state is for root alone."""
+    service = parsed(UnitOptions())
+    assert service["UMask"] == "0022"
+    assert (service["CacheDirectoryMode"], service["StateDirectoryMode"]) == ("0755", "0750")
+
+
 def test_a_full_disk_keeps_it_from_nothing() -> None:
     """systemd makes a folder in /tmp for private devices, and starts nothing where it cannot."""
     service = parsed(UnitOptions())
