@@ -45,6 +45,7 @@ class PacketSystem:
         self._world = World(layout(case, doubles))
         self._traffic = Traffic(self._world, node_cgroup)
         self._conntrack: dict[str, conntrack.Flow] = {}
+        self._step_began = time.monotonic()
         self._traffic.listen(listening_places(case))
 
     @property
@@ -57,12 +58,14 @@ class PacketSystem:
         self._product.start(self._case, self._world.node, list(self._api.objects.values()))
 
     def apply(self, scope: Scope) -> None:
+        self._step_began = time.monotonic()
         changed, deleted = self._api.apply(scope)
         self._product.apply(changed, deleted, list(self._api.objects.values()))
 
     def advance(self, seconds: float) -> None:
-        # Time itself is what the case asks for; there is no condition to wait for.
-        time.sleep(seconds)
+        # Time itself is what the case asks for; there is no condition to wait for. What the step took has passed,
+        # which is much where the daemon was started anew.
+        time.sleep(max(0.0, self._step_began + seconds - time.monotonic()))
 
     def shoot(self, shots: Sequence[Shot]) -> list[Observation]:
         return self._traffic.shoot(shots)
