@@ -167,11 +167,12 @@ def present(module: AnsibleModule, service: Service) -> dict[str, Any]:
     outdated = [file for file in wanted if found[file.path] != file.text]
     has = files.digest_of(unit.BUNDLE_PATH)
     needs = module.params["bundle_sha256"] or has
+    loose = files.loose(wanted)
     state = service.state()
     # A run that ended between writing and starting anew has left a kproxyd of the files before.
     behind = state.active and not service.runs_since(files.last_written())
     restart = bool(outdated) or has != needs or not state.active or behind
-    changed = restart or not state.enabled or not files.links_right()
+    changed = restart or bool(loose) or not state.enabled or not files.links_right()
     started_from = 0.0
     retirement = Retirement(module.run_command, module.params["settings"])
     retires = module.params["backend"] == "nftables" and retirement.due()
@@ -181,6 +182,7 @@ def present(module: AnsibleModule, service: Service) -> dict[str, Any]:
                 raise MissingBundle("the bundle was not delivered: run this module through its action plugin")
             files.install_bundle(module.params["bundle"])
         files.make_links()
+        files.tighten(loose)
         for file in outdated:
             files.write(file)
         if behind or any(file.path == unit.UNIT_PATH for file in outdated):
@@ -209,6 +211,15 @@ def present(module: AnsibleModule, service: Service) -> dict[str, Any]:
                     "after": file.text,
                 }
                 for file in outdated
+            ),
+            *(
+                {
+                    "before_header": rights.path,
+                    "after_header": rights.path,
+                    "before": f"{rights.before}\n",
+                    "after": f"{rights.after}\n",
+                }
+                for rights in loose
             ),
             *(
                 [

@@ -8,7 +8,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import unit
@@ -21,12 +22,26 @@ LINKS = (unit.DAEMON_LINK, unit.CLI_LINK)
 REMOVED = (unit.UNIT_PATH, *LINKS, unit.BUNDLE_PATH, unit.CONFIG_PATH, unit.CACHE_DIRECTORY)
 
 
+_BUNDLE_MODE = 0o755
+# User and group of everything that root runs.
+_OWNER = (0, 0)
+
+
 class TextFile(NamedTuple):
     """A file whose whole content is known."""
 
     path: str
     text: str
     mode: int
+
+
+class Rights(NamedTuple):
+    """A file with other rights than it should have; ``before`` and ``after`` name owner, group and mode."""
+
+    path: str
+    mode: int
+    before: str
+    after: str
 
 
 def configuration(options: Mapping[str, Any], node_name: str) -> TextFile:
@@ -59,6 +74,33 @@ def current_text(path: str) -> str | None:
             return stream.read()
     except FileNotFoundError:
         return None
+
+
+def loose(wanted: Iterable[TextFile]) -> list[Rights]:
+    """Return those of the files, and the bundle, that are there with another owner, group or mode than they were given.
+
+    Root runs or believes all of them, so whoever may write one of them is root.
+    """
+    found = []
+    for path, mode in [*((file.path, file.mode) for file in wanted), (unit.BUNDLE_PATH, _BUNDLE_MODE)]:
+        try:
+            state = os.stat(path)
+        except FileNotFoundError:
+            continue
+        before, after = (
+            f"{owner}:{group} {bits:04o}"
+            for owner, group, bits in ((state.st_uid, state.st_gid, stat.S_IMODE(state.st_mode)), (*_OWNER, mode))
+        )
+        if before != after:
+            found.append(Rights(path, mode, before, after))
+    return found
+
+
+def tighten(found: Iterable[Rights]) -> None:
+    """Give files the rights they should have."""
+    for rights in found:
+        os.chown(rights.path, *_OWNER)
+        os.chmod(rights.path, rights.mode)
 
 
 def digest_of(path: str) -> str:
@@ -102,7 +144,7 @@ def install_bundle(source: str) -> None:
     os.makedirs(os.path.dirname(unit.BUNDLE_PATH), mode=0o755, exist_ok=True)
     draft = f"{unit.BUNDLE_PATH}.new"
     shutil.copyfile(source, draft)
-    os.chmod(draft, 0o755)
+    os.chmod(draft, _BUNDLE_MODE)
     os.replace(draft, unit.BUNDLE_PATH)
 
 
