@@ -6,9 +6,12 @@ import contextlib
 import socket
 import struct
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flow_lifetime
+from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_flows
 from devtools.waiting import eventually
 from tests.packets.ebpf.one_node import CLIENT, NODE, POD, World, objects, slices
 
@@ -164,3 +167,41 @@ def test_an_idle_connection_lives_for_a_day(world: World, family: int) -> None:
             assert accepted.recv(1) == b"x"
         pass_time(world, 25 * HOUR)
         assert entries(world) == 0
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_who_comes_again_while_it_is_collected_is_kept(
+    world: World, family: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read a large table takes a while; meanwhile a client may use its port again."""
+    server = world.serve(world.pod, POD[family], 8080, socket.SOCK_STREAM)
+    client = dial(world, family)
+    server.accept()[0].close()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+    client.close()
+    again: list[socket.socket] = []
+
+    def slowly(held: dict[bytes, bytes], now: int) -> list[list[bytes]]:
+        found = flow_lifetime.ended(held, now)
+        if found:
+            again.append(dial(world, family))
+        return found
+
+    monkeypatch.setattr(ebpf_flows, "flow_lifetime", SimpleNamespace(ended=slowly))
+    pass_time(world, 11)
+    (client,) = again
+    with client, server.accept()[0] as accepted:
+        client.sendall(b"x")
+        assert accepted.recv(1) == b"x"
+
+
+def test_a_table_that_is_nearly_full_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert world.backend.problems == []
+    with contextlib.suppress(ConnectionRefusedError):
+        dial(world, 4)
+    monkeypatch.setattr(ebpf_flows, "_CROWDED", 3 / 131072)
+    world.backend.collect()
+    (problem,) = world.backend.problems
+    assert problem.startswith("map flows4 holds 4 of 131072 entries: connections from outside that have been idle")
+    pass_time(world, 11)
+    assert world.backend.problems == []

@@ -42,25 +42,27 @@ _HOOKS = {INGRESS: bytes([INGRESS, 0, 0]), EGRESS: bytes([EGRESS, 0, 0])}
 Entries = Mapping[bytes, bytes]
 
 
-def ended(held: Entries, now: int) -> list[bytes]:
-    """Return the keys of all entries whose connection has ended or idled out.
+def ended(held: Entries, now: int) -> list[list[bytes]]:
+    """Return the keys of the entries of each connection that has ended or idled out.
 
     held: all of flows4 or flows6. now: CLOCK_MONOTONIC in ns.
     """
-    gone: dict[bytes, None] = {}
+    found: list[list[bytes]] = []
+    gone: set[bytes] = set()
     for key, value in held.items():
         (seen,) = _SEEN.unpack_from(value)
         if now - seen <= CLOSING_SECONDS * _SECOND or key in gone:
             continue
         flags, tcp = _flags(key, value), key[-4] == TCP
         if not flags & FORWARD and key[-3] == INGRESS and not _leads_here(held, key, value):
-            gone[key] = None
+            found.append([key])
         elif now - seen > _alone(tcp, flags) * _SECOND:
             connection = _connection(held, key, value)
             last = max(_SEEN.unpack_from(entry)[0] for entry in connection.values())
             if now - last > _together(tcp, [_flags(*entry) for entry in connection.items()]) * _SECOND:
-                gone.update(dict.fromkeys(connection))
-    return list(gone)
+                found.append(list(connection))
+                gone.update(connection)
+    return found
 
 
 def _alone(tcp: bool, flags: int) -> int:

@@ -80,6 +80,7 @@ class EbpfBackend:
         self._refusal_problem = ""
         self._departure_problem = ""
         self._filter_problem = ""
+        self._crowded_problem = ""
         self._families = families
         self._nftables = NftablesBackend(families, nft)
         self._shared = False
@@ -97,7 +98,8 @@ class EbpfBackend:
     @property
     def problems(self) -> list[str]:
         """What this backend cannot do here, one sentence each."""
-        own = (self._refusal_problem, self._departure_problem, self._forwarding_problem, self._filter_problem)
+        own = (self._refusal_problem, self._departure_problem, self._forwarding_problem, self._filter_problem,
+               self._crowded_problem)  # fmt: skip
         found = [text for text in own if text]
         for hooks in (self.plane.packets, self.plane.xdp):
             found += [text for _name, text in sorted(hooks.problems.items())]
@@ -294,7 +296,9 @@ class EbpfBackend:
         with self._lock:
             if not self._attached:
                 return 0
-            return collect(self.plane).removed
+            done = collect(self.plane)
+            self._crowded_problem = done.crowded
+            return done.removed
 
     def _is_attached(self) -> bool:
         held = self.plane.attached()
