@@ -16,7 +16,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import XdpOptions, program_on
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import devices
 from devtools.conformance.netns import NetworkNamespace
-from tests.packets.ebpf.one_node import CLIENT, CLUSTER_IP, NODE, POD, World, cidr, objects, slices
+from tests.packets.ebpf.one_node import CLIENT, CLUSTER_IP, NODE, POD, WAIT, World, cidr, objects, slices
 
 INGRESS, EGRESS = bpf_devices.BOTH
 TCX = {INGRESS: 46, EGRESS: 47}
@@ -154,6 +154,7 @@ def test_what_comes_in_by_a_port_and_its_bridge_is_translated_once(
         if kind == socket.SOCK_STREAM:
             accepted, peer = server.accept()
             with accepted:
+                accepted.settimeout(WAIT)
                 assert accepted.recv(16) == b"question"
                 accepted.send(b"answer")
                 assert client.recv(16) == b"answer"

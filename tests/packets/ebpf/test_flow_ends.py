@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flow_lifetime
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_flows
 from devtools.waiting import eventually
-from tests.packets.ebpf.one_node import CLIENT, NODE, POD, World, objects, slices
+from tests.packets.ebpf.one_node import CLIENT, NODE, POD, WAIT, World, objects, slices
 
 PORT = 41000
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -64,6 +64,7 @@ def test_a_reset_ends_both_directions(world: World, family: int, who: str) -> No
     server = world.serve(world.pod, POD[family], 8080, socket.SOCK_STREAM)
     client = dial(world, family)
     accepted, _peer = server.accept()
+    accepted.settimeout(WAIT)
     first, second = (client, accepted) if who == "client" else (accepted, client)
     first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
     first.close()
@@ -95,7 +96,8 @@ def test_a_half_closed_connection_may_be_idle(world: World, family: int, who: st
         accepted, _peer = server.accept()
         closer, speaker = (client, accepted) if who == "client" else (accepted, client)
         with accepted:
-            closer.settimeout(3.0)
+            for one in (closer, speaker):
+                one.settimeout(WAIT)
             closer.shutdown(socket.SHUT_WR)
             assert speaker.recv(1) == b""
             pass_time(world, HOUR - 60)
@@ -114,6 +116,7 @@ def test_a_half_closed_connection_may_be_idle(world: World, family: int, who: st
 def test_half_a_connection_is_left_for_an_hour(world: World, family: int) -> None:
     server = world.serve(world.pod, POD[family], 8080, socket.SOCK_STREAM)
     with dial(world, family) as client, server.accept()[0] as accepted:
+        accepted.settimeout(WAIT)
         client.shutdown(socket.SHUT_WR)
         assert accepted.recv(1) == b""
 
@@ -161,6 +164,7 @@ def test_what_nobody_answers_goes_within_minutes(world: World, family: int) -> N
 def test_an_idle_connection_lives_for_a_day(world: World, family: int) -> None:
     server = world.serve(world.pod, POD[family], 8080, socket.SOCK_STREAM)
     with dial(world, family) as client, server.accept()[0] as accepted:
+        accepted.settimeout(WAIT)
         for _ in range(2):
             pass_time(world, 23 * HOUR)
             client.sendall(b"x")
@@ -191,6 +195,7 @@ def test_who_comes_again_while_it_is_collected_is_kept(
     pass_time(world, 11)
     (client,) = again
     with client, server.accept()[0] as accepted:
+        accepted.settimeout(WAIT)
         client.sendall(b"x")
         assert accepted.recv(1) == b"x"
 
