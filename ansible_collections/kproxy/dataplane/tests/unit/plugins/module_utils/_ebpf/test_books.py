@@ -325,7 +325,9 @@ def test_adopting_numbers(found: list[tuple[int, str | None]], kept: dict[str, i
 
 def test_an_address_taken_from_a_service_while_nobody_looks_is_all_that_goes() -> None:
     node = Node()
-    node.change(service(sessionAffinity="ClientIP", externalIPs=["198.51.100.7"]), slice_of(["10.244.2.1", "10.244.2.2"]))
+    node.change(
+        service(sessionAffinity="ClientIP", externalIPs=["198.51.100.7"]), slice_of(["10.244.2.1", "10.244.2.2"])
+    )
     number = node.books.numbers.of(ServicePortName("shop", "web", "", 6))
     node.table.apply([service(sessionAffinity="ClientIP", externalIPs=[])])
     books = Books()
