@@ -74,9 +74,10 @@ def simulate(table: ServiceTable, packet: Packet, local_addresses: Collection[by
             if frontend.short_circuited:
                 # Others are sent on by this row, so it stands before a NodePort of the same number.
                 break
-    for frontend in (by_address, by_node_port):
-        if frontend is not None:
-            return _refused(frontend, _target(frontend, client).verdict)
+    for frontend in (by_node_port, by_address):
+        verdict = _target(frontend, client).verdict if frontend is not None else DNAT
+        if frontend is not None and verdict != DNAT:
+            return _refused(frontend, verdict)
     if is_loopback(packet.destination):
         return _loopback(table, packet, family)
     # What arrives for an address of this node is its own business; what it sends itself is checked on the way out.

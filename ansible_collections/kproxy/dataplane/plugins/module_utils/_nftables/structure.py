@@ -98,7 +98,7 @@ def base_chains(family: int, rules: NodeRules, place: Placement) -> list[Declara
     remember += [dialled_port % (protocol, "", names.NODE_PORT + names.LEARN_AFFINITY) for protocol in PROTOCOLS]
     learn = ["ct state new ct status dnat jump remember"]
     # A connection that NAT leaves alone may be translated by somebody else's.
-    refusals = ["jump refused-services", "jump refused-node-ports"] if place.refuses_first else []
+    refusals = ["jump refused-node-ports", "jump refused-services"] if place.refuses_first else []
     translate = ["jump dispatch", *refusals]
     return [
         base_chain("source-check-prerouting", "filter", "prerouting", SOURCE_CHECK, ["ct state new jump source-check"]),
@@ -110,7 +110,7 @@ def base_chains(family: int, rules: NodeRules, place: Placement) -> list[Declara
             "filter",
             "input",
             0,
-            ["ct state new jump refused-services", "ct state new jump refused-node-ports"],
+            ["ct state new jump refused-node-ports", "ct state new jump refused-services"],
         ),
         base_chain(
             "filter-forward",

@@ -39,7 +39,7 @@ INLINE const struct frontend_value *NAME(exact_frontend)(const struct NAME(addr)
 
 /*
  * What answers, given the row of the dialled address: it wins over a NodePort of the same number, unless it leads nobody to
- * an endpoint (_frontends/simulate.py asks in the same order).
+ * an endpoint. Of two that lead nowhere the NodePort's refuses (_frontends/simulate.py asks in the same order).
  */
 INLINE const struct frontend_value *NAME(find_frontend)(const struct frontend_value *exact,
 							const struct NAME(addr) *addr, __be16 port, __u8 protocol,
@@ -50,15 +50,16 @@ INLINE const struct frontend_value *NAME(find_frontend)(const struct frontend_va
 
 	if (exact && (exact->answer[kind] & VERDICT_MASK) == VERDICT_DNAT)
 		return exact;
-	/* A Local policy without endpoints here still leads the node somewhere, so the address is taken for everybody. */
-	if (exact && (exact->answer[CLIENT_NODE] & VERDICT_MASK) == VERDICT_DNAT)
-		return exact;
 	if (!bpf_map_lookup_elem(&NAME(node_addrs), addr))
 		return exact;
 	node_port = bpf_map_lookup_elem(&NAME(frontends), &key);
-	if (!exact || (node_port && (node_port->answer[kind] & VERDICT_MASK) == VERDICT_DNAT))
-		return node_port;
-	return exact;
+	if (!node_port)
+		return exact;
+	/* A Local policy without endpoints here still leads the node somewhere, so the address is taken for everybody. */
+	if (exact && (exact->answer[CLIENT_NODE] & VERDICT_MASK) == VERDICT_DNAT &&
+	    (node_port->answer[kind] & VERDICT_MASK) == VERDICT_DNAT)
+		return exact;
+	return node_port;
 }
 
 /*

@@ -54,7 +54,8 @@ class RandomCluster:
         ):
             ports.append({"name": port_name, "protocol": protocol, "port": port})
             if kind in ("NodePort", "LoadBalancer") and choose.random() < 0.8:
-                ports[-1]["nodePort"] = 30000 + index * 2 + number
+                # One has the numbers that others have at the node's own addresses.
+                ports[-1]["nodePort"] = port if index == 1 else 30000 + index * 2 + number
         spec: dict[str, Any] = {"type": kind, "clusterIP": f"10.96.0.{index + 1}", "ports": ports}
         families = choose.choice([None, ["IPv4"], ["IPv6"], ["IPv4", "IPv6"], ["IPv6", "IPv4"]])
         if families:
