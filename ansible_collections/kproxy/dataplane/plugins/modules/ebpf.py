@@ -215,7 +215,7 @@ endpoints:
     moved: ["shop/web:http 10.244.1.5:8080 -> 10.244.1.7:8080"]
     counts: {added: 1, removed: 0, moved: 1}
 left_to_kproxyd:
-  description: Whether the changes were left to the kproxyd that keeps this node in step.
+  description: Whether the changes were left to the kproxyd that keeps this node in step. Always V(false) in check mode.
   returned: success
   type: bool
   sample: false
