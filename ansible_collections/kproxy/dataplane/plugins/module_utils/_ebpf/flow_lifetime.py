@@ -10,7 +10,7 @@ Without removal a busy client uses up the source ports towards an endpoint withi
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.flows import (
     CLOSING,
@@ -27,8 +27,9 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.flows impor
 CLOSING_SECONDS = 10
 #: Closed by one side, and the other may have much to say; kube-proxy's conntrack.tcpCloseWaitTimeout.
 HALF_CLOSED_SECONDS = 3600
-#: The same where we see one direction alone, because endpoints answer directly: the other may have closed as well.
-ONE_WAY_CLOSED_SECONDS = 120
+#: The same where nobody has acknowledged it, as with a client that is gone; nf_conntrack_tcp_timeout_fin_wait. And where
+#: we see one direction alone, because endpoints answer directly: the other may have closed as well.
+FIN_WAIT_SECONDS = 120
 #: Never answered; nf_conntrack_tcp_timeout_syn_sent.
 UNANSWERED_SECONDS = 120
 #: Established; kube-proxy's conntrack.tcpEstablishedTimeout.
@@ -58,8 +59,8 @@ def ended(held: Entries, now: int) -> list[list[bytes]]:
             found.append([key])
         elif now - seen > _alone(tcp, flags) * _SECOND:
             connection = _connection(held, key, value)
-            last = max(_SEEN.unpack_from(entry)[0] for entry in connection.values())
-            if now - last > _together(tcp, [_flags(*entry) for entry in connection.items()]) * _SECOND:
+            entries = [(_flags(*entry), _SEEN.unpack_from(entry[1])[0]) for entry in connection.items()]
+            if now - max(last for _flag, last in entries) > _together(tcp, entries) * _SECOND:
                 found.append(list(connection))
                 gone.update(connection)
     return found
@@ -72,17 +73,24 @@ def _alone(tcp: bool, flags: int) -> int:
     return CLOSING_SECONDS if flags & CLOSING else UNANSWERED_SECONDS if flags & UNANSWERED else TCP_SECONDS
 
 
-def _together(tcp: bool, flags: list[int]) -> int:
-    """Return the seconds that a connection with entries of these flags may be idle."""
+def _together(tcp: bool, entries: Collection[tuple[int, int]]) -> int:
+    """Return the seconds that a connection may be idle. entries: flags, and the time of the last packet, of each."""
     if not tcp:
         return UDP_SECONDS
+    flags = [one for one, _seen in entries]
     if any(one & RESET for one in flags):
         return CLOSING_SECONDS
     closed = {one & FORWARD for one in flags if one & CLOSING}
+    if len(closed) == 2:
+        return CLOSING_SECONDS
     if closed:
-        if len(closed) == 2:
-            return CLOSING_SECONDS
-        return HALF_CLOSED_SECONDS if len({one & FORWARD for one in flags}) == 2 else ONE_WAY_CLOSED_SECONDS
+        spoke = {
+            side: max((seen for one, seen in entries if one & FORWARD == side), default=0) for side in (0, FORWARD)
+        }
+        (closer,) = closed
+        # Who gets no answer to a FIN sends it again, for longer than this.
+        answered = spoke[closer] - spoke[closer ^ FORWARD] <= CLOSING_SECONDS * _SECOND
+        return HALF_CLOSED_SECONDS if answered else FIN_WAIT_SECONDS
     return UNANSWERED_SECONDS if any(one & UNANSWERED for one in flags) else TCP_SECONDS
 
 
