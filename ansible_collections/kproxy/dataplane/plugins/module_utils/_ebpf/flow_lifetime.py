@@ -27,8 +27,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.flows impor
 CLOSING_SECONDS = 10
 #: Closed by one side, and the other may have much to say; kube-proxy's conntrack.tcpCloseWaitTimeout.
 HALF_CLOSED_SECONDS = 3600
-#: The same where nobody has acknowledged it, as with a client that is gone; nf_conntrack_tcp_timeout_fin_wait. And where
-#: we see one direction alone, because endpoints answer directly: the other may have closed as well.
+#: The same where nobody has acknowledged it, as with a client that is gone; nf_conntrack_tcp_timeout_fin_wait.
+#: And where we see one direction alone, because endpoints answer directly: the other may have closed as well.
 FIN_WAIT_SECONDS = 120
 #: Never answered; nf_conntrack_tcp_timeout_syn_sent.
 UNANSWERED_SECONDS = 120
