@@ -48,8 +48,13 @@ def up(lab: Lab, names: list[str], as_json: bool) -> int:
 
 def start_pods(lab: Lab, folder: Path) -> int:
     """Start pods and say how many there are."""
+    objects = workload.load(folder)
+    if not objects:
+        raise LabError(f"{folder} is no folder with manifests (*.yaml)")
     members = [node for node in nodes() if machines.running(lab, node)]
-    print(f"lab {lab.instance}: {workload.start(lab, workload.load(folder), members)} pods run")
+    if not members:
+        raise LabError(f"no node of lab {lab.instance} is up; start them by: ./dev lab up")
+    print(f"lab {lab.instance}: {workload.start(lab, objects, members)} pods run")
     return 0
 
 
