@@ -412,6 +412,16 @@ def test_through_ebpf(world: World) -> None:
         assert abouts(fewer) == {"verdict"}
 
 
+def test_a_port_that_ebpf_refuses_for_other_protocols(world: World) -> None:
+    """What a client's own address is must not depend on what a datagram to the same port would meet."""
+    web_alone = web(ports=[{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}])
+    with programmed_by_ebpf(world, web_alone):
+        seen = world.probe(web_alone, cgroup=world.cgroup.path, clients=("p1",))
+    assert seen["failures"] == []
+    assert {row["client"] for row in seen["results"]} == {"node", world.pods["p1"].path}
+    assert all(row["met"] and set(row["met"]) <= set(row["endpoints"]) for row in seen["results"])
+
+
 def test_what_ebpf_translates_as_packets(world: World) -> None:
     """Where pods get another answer than the world, only the packet tells who it is."""
     ports = [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080, "nodePort": 30080}]

@@ -296,7 +296,7 @@ def probe(
 ) -> dict[str, Any]:
     """Dial one address from one client and compare, all but the spread. Raises DialError."""
     options = module.params
-    source = within(namespace, lambda: source_for(goal.address, goal.port))
+    source = within(namespace, lambda: source_for(goal.address))
     packet = {"from": source, "to": goal.address, "protocol": goal.protocol, "port": goal.port}
     if namespace:
         packet["interface"] = interface_of(module, source)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError, NetlinkError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.routes import source_towards
 
 _CLONE_NEWNET = 0x40000000
 # socket.IPPROTO_SCTP is not in every build of Python, its number is the same on every Linux.
@@ -168,15 +169,12 @@ def _wait(attempts: list[Attempt], timeout_seconds: float) -> None:
             return
 
 
-def source_for(address: str, port: int) -> str:
+def source_for(address: str) -> str:
     """Return the address a connection would come from. Sends nothing. Raises DialError if there is no route."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((address, port))
-        except OSError as error:
-            raise DialError(f"no route to {address}: {error.strerror or error}") from error
-        return str(probe.getsockname()[0])
+    try:
+        return source_towards(address)
+    except NetlinkError as error:
+        raise DialError(f"no route to {address}: {os.strerror(error.errno)}") from error
 
 
 def within(namespace: str, action: Callable[[], T]) -> T:

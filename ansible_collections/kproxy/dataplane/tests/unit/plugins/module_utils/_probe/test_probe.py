@@ -88,6 +88,21 @@ def test_judge_source(expected: dict[str, Any], seen: str, at_socket: bool, word
 
 
 @pytest.mark.parametrize(
+    ("seen", "at_socket", "words"),
+    [
+        pytest.param("192.0.2.11", False, "", id="the address towards what it dialled"),
+        pytest.param("10.244.1.1", True, "", id="the one towards the endpoint, to which the socket was led"),
+        pytest.param("10.244.1.1", False, "who masquerades it?", id="no packet changes its source by itself"),
+        pytest.param("192.0.2.99", True, "who masquerades it?", id="none of the node's"),
+    ],
+)
+def test_judge_source_of_a_node_with_several_addresses(seen: str, at_socket: bool, words: str) -> None:
+    wrong = judge_source(DNAT, Met("connected", ENDPOINT, seen, at_socket), "192.0.2.11", NODE)
+    assert bool(wrong) == bool(words)
+    assert words in (wrong or "")
+
+
+@pytest.mark.parametrize(
     ("met", "source", "wrong"),
     [
         (Met("connected", ENDPOINT), "10.244.1.5", ""),
