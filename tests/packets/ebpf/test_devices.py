@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import pytest
 
@@ -21,15 +21,6 @@ from tests.packets.ebpf.one_node import CLIENT, CLUSTER_IP, NODE, POD, WAIT, Wor
 INGRESS, EGRESS = bpf_devices.BOTH
 TCX = {INGRESS: 46, EGRESS: 47}
 HERE, PORT, THERE = "02:00:00:00:00:01", "02:00:00:00:00:11", "02:00:00:00:00:09"
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(params=[True, False], ids=["tcx", "clsact"])

@@ -11,7 +11,6 @@ import ipaddress
 import os
 import select
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,15 +20,6 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bp
 from tests.packets.ebpf.one_node import CLIENT, CLUSTER_IP, NODE, POD, WAIT, World, objects, slices
 
 BIG = os.urandom(1 << 20)
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 PATHS = [

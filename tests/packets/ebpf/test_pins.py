@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -13,15 +13,6 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse im
 from tests.packets.ebpf.one_node import NODE, POD, World, objects, slices
 
 OTHER = {4: "10.244.1.6", 6: "fd00:10:244:1::6"}
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def pins(world: World) -> int:

@@ -9,7 +9,7 @@ import contextlib
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -116,15 +116,6 @@ class Traffic:
             self.done[name] += 1
         except OSError as error:
             self.lost.append(f"{name}: {error!r}")
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def fresh(world: World) -> EbpfBackend:

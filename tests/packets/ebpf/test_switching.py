@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -19,15 +18,6 @@ from devtools.waiting import eventually
 from tests.packets.ebpf.one_node import NODE, POD, World, objects, slices
 
 FRONTEND = (NODE[4], 30080)
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 class Connection:
