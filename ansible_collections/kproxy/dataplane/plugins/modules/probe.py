@@ -198,8 +198,6 @@ results:
       elements: str
 """
 
-import itertools
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -212,11 +210,13 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.addresses
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import DEFAULT_ROOT
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import LayoutMismatch
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack import Conntrack
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError, NetlinkError
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.routes import route_to
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_address
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Upsert
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe import outcome
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.choice import Goal, choose
+from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.clients import connected_namespaces
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.dial import (
     DialError,
     ProtocolMissing,
@@ -238,8 +238,6 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.module_o
     read_source,
 )
 
-NAMESPACES = "/run/netns"
-
 # Answers for one packet, as a trace: verdict, reason, endpoints.
 Trace = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -252,22 +250,6 @@ def table_of(options: dict[str, Any], addresses: set[bytes]) -> tuple[list[dict[
     table = ServiceTable(proxy_config(options))
     table.apply([Upsert(obj) for obj in read_source(options, node_name_of(options)).objects])
     return views.services(table)(), lambda packet: dict(views.trace(table, packet, addresses)())
-
-
-def clients_of(options: dict[str, Any]) -> list[str]:
-    """Return the namespaces to dial from; the empty name is the node itself."""
-    if options["namespaces"] is not None:
-        return ["", *options["namespaces"]]
-    found = sorted(os.listdir(NAMESPACES)) if os.path.isdir(NAMESPACES) else []
-    return ["", *itertools.islice(filter(is_on_the_network, found), options["max_namespaces"])]
-
-
-def is_on_the_network(namespace: str) -> bool:
-    """Tell whether a namespace has an address that others can reach, as a pod's has once it is set up."""
-    try:
-        return any(address.scope == "global" for address in within(namespace, local_addresses))
-    except DialError:  # a name that is left of a namespace which has gone
-        return False
 
 
 def node_port_addresses(addresses: list[LocalAddress], rows: list[dict[str, Any]], trace: Trace) -> list[str]:
@@ -284,33 +266,40 @@ def node_port_addresses(addresses: list[LocalAddress], rows: list[dict[str, Any]
     return found
 
 
-def interface_of(module: AnsibleModule, source: str) -> str:
+def interface_of(source: str) -> str:
     """Return the interface at which a pod's packets come in: the one its address is reached by."""
-    code, out, _err = module.run_command(["ip", "-o", "route", "get", source])
-    words = out.split()
-    return words[words.index("dev") + 1] if not code and "dev" in words else ""
+    try:
+        return route_to(source).interface
+    except NetlinkError:
+        return ""
 
 
-def probe(
-    module: AnsibleModule, packet_path: PacketPath, goal: Goal, namespace: str, trace: Trace, own: set[str]
-) -> dict[str, Any]:
-    """Dial one address from one client and compare, all but the spread. Raises DialError."""
-    options = module.params
-    source = within(namespace, lambda: source_for(goal.address))
-    packet = {"from": source, "to": goal.address, "protocol": goal.protocol, "port": goal.port}
-    if namespace:
-        packet["interface"] = interface_of(module, source)
-    expected = trace(packet)
-    for_spread = bool(options["spread"]) and outcome.spreads(goal, expected)
-    count = max(options["connections"], options["spread"] if for_spread else 0)
-    dial = meet_refusals if goal.protocol == "UDP" and expected["verdict"] == REJECT else meet
-    met = dial(packet_path, goal, namespace, count, options["timeout"])
+def who_and_what(namespace: str, goal: Goal) -> dict[str, Any]:
+    """Return what every result begins with."""
     return {
         "client": namespace or "node",
         "kind": goal.kind,
         "service": goal.service,
         "protocol": goal.protocol,
         "address": str(goal),
+    }
+
+
+def probe(
+    options: Mapping[str, Any], packet_path: PacketPath, goal: Goal, namespace: str, trace: Trace, own: set[str]
+) -> dict[str, Any]:
+    """Dial one address from one client and compare, all but the spread. Raises DialError."""
+    source = within(namespace, lambda: source_for(goal.address))
+    packet = {"from": source, "to": goal.address, "protocol": goal.protocol, "port": goal.port}
+    if namespace:
+        packet["interface"] = interface_of(source)
+    expected = trace(packet)
+    for_spread = bool(options["spread"]) and outcome.spreads(goal, expected)
+    count = max(options["connections"], options["spread"] if for_spread else 0)
+    dial = meet_refusals if goal.protocol == "UDP" and expected["verdict"] == REJECT else meet
+    met = dial(packet_path, goal, namespace, count, options["timeout"])
+    return {
+        **who_and_what(namespace, goal),
         "source": source,
         "expected": expected["verdict"],
         "endpoints": addresses(expected),
@@ -325,11 +314,7 @@ def probe(
 def not_tried(goal: Goal, namespace: str, why: str) -> dict[str, Any]:
     """Return the result for an address that a client cannot even dial: nothing is served to it there."""
     return {
-        "client": namespace or "node",
-        "kind": goal.kind,
-        "service": goal.service,
-        "protocol": goal.protocol,
-        "address": str(goal),
+        **who_and_what(namespace, goal),
         "source": "",
         "expected": "",
         "endpoints": [],
@@ -350,7 +335,9 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     rows, trace = table_of(options, {address.address for address in local})
     open_addresses = node_port_addresses(local, rows, trace)
     goals = choose(rows, open_addresses, options["per_kind"], options["protocols"])
-    clients = clients_of(options)
+    pods = options["namespaces"]
+    # The empty name is the node itself.
+    clients = ["", *(connected_namespaces(options["max_namespaces"]) if pods is None else pods)]
     with Conntrack() as table:
         size = table.size()
     packet_path = PacketPath(options["ebpf_directory"])
@@ -359,7 +346,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     for goal in goals:
         for namespace in clients:
             try:
-                results.append(probe(module, packet_path, goal, namespace, trace, own))
+                results.append(probe(options, packet_path, goal, namespace, trace, own))
             except ProtocolMissing as error:
                 not_dialled[f"{goal.protocol}: {error}"] = None
             except DialError as error:

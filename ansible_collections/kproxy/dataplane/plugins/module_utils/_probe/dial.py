@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError, NetlinkError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.routes import source_towards
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.routes import route_to
 
 _CLONE_NEWNET = 0x40000000
 # socket.IPPROTO_SCTP is not in every build of Python, its number is the same on every Linux.
@@ -170,11 +170,14 @@ def _wait(attempts: list[Attempt], timeout_seconds: float) -> None:
 
 
 def source_for(address: str) -> str:
-    """Return the address a connection would come from. Sends nothing. Raises DialError if there is no route."""
+    """Return the address a connection would come from. Sends nothing. Raises DialError if there is no way."""
     try:
-        return source_towards(address)
+        source = route_to(address).source
     except NetlinkError as error:
         raise DialError(f"no route to {address}: {os.strerror(error.errno)}") from error
+    if not source:
+        raise DialError(f"no address here from which {address} could be dialled")
+    return source
 
 
 def within(namespace: str, action: Callable[[], T]) -> T:
