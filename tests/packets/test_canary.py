@@ -7,7 +7,6 @@ ones to `new`, so the answer tells whose rules a connection went through. It als
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from ansible_collections.kproxy.dataplane.plugins.modules import nftables
 from devtools.conformance.netns import NetworkNamespace
 from devtools.kube_proxy import rules
 from tests.module_run import run_module
+from tests.packets.named_endpoint import NamedEndpoint
 
 OUTSIDER, POD, OLD, NEW = "203.0.113.7", "10.244.1.9", "10.244.2.21", "10.244.3.21"
 LEAVES = {"outside": OUTSIDER, "pod": POD, "old": OLD, "new": NEW}
@@ -82,23 +82,7 @@ class World:
             leaf.ip([f"addr add {address}/32 dev eth0", "link set eth0 up", "route add default dev eth0"])
             self.node.sysctl(f"ipv4.conf.{name}.proxy_arp", "1")
         for name in ("old", "new"):
-            with self.leaves[name].entered():
-                listener = stack.enter_context(socket.create_server((LEAVES[name], PORT)))
-            threading.Thread(target=self._accept, args=(listener, name), daemon=True).start()
-
-    def _accept(self, listener: socket.socket, name: str) -> None:
-        while True:
-            try:
-                connection, peer = listener.accept()
-            except OSError:  # closed at the end of the test
-                return
-            threading.Thread(target=self._answer, args=(connection, f"{name} {peer[0]}"), daemon=True).start()
-
-    @staticmethod
-    def _answer(connection: socket.socket, text: str) -> None:
-        with connection:
-            while connection.recv(1):
-                connection.sendall(text.encode())
+            stack.callback(NamedEndpoint(self.leaves[name], name, LEAVES[name], PORT).close)
 
     def origin(self, name: str) -> NetworkNamespace:
         return self.node if name == "node" else self.leaves[name]

@@ -6,9 +6,7 @@ rules translate the service to `old`, ours to `new`, so the answer tells whose r
 
 from __future__ import annotations
 
-import os
 import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 
 from devtools.conformance.netns import NetworkNamespace
 from tests.module_run import run_module
+from tests.packets.named_endpoint import NamedEndpoint
 
 SERVICE = ("10.96.70.2", 443)
 ADDRESSES = {"client": "203.0.113.7", "old": "10.244.2.21", "new": "10.244.3.21"}
@@ -82,7 +81,6 @@ class World:
     def __init__(self) -> None:
         self.node = NetworkNamespace()
         self.leaves = {name: NetworkNamespace() for name in ADDRESSES}
-        self.listeners: list[socket.socket] = []
         self.node.ip(["link set lo up"])
         for name, address in ADDRESSES.items():
             leaf = self.leaves[name]
@@ -92,29 +90,9 @@ class World:
             self.node.sysctl(f"ipv4.conf.{name}.proxy_arp", "1")
         self.node.ip(["addr add 192.0.2.11/32 dev lo", "route add 10.96.0.0/12 dev lo"])
         self.node.sysctl("ipv4.ip_forward", "1")
-        for name in ("old", "new"):
-            self.serve(name)
-
-    def serve(self, name: str) -> None:
-        """Answer every byte with the endpoint's name."""
-        with self.leaves[name].entered():
-            listener = socket.create_server((ADDRESSES[name], ENDPOINT_PORT))
-        self.listeners.append(listener)
-
-        def answer(connection: socket.socket) -> None:
-            with connection:
-                while connection.recv(1):
-                    connection.sendall(name.encode())
-
-        def accept() -> None:
-            while True:
-                try:
-                    connection, _peer = listener.accept()
-                except OSError:  # closed at the end of the test
-                    return
-                threading.Thread(target=answer, args=(connection,), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
+        self.endpoints = [
+            NamedEndpoint(self.leaves[name], name, ADDRESSES[name], ENDPOINT_PORT) for name in ("old", "new")
+        ]
 
     def dial(self, origin: NetworkNamespace) -> socket.socket:
         with origin.entered():
@@ -125,17 +103,16 @@ class World:
         return run_module(name, options, self.node.joiner())
 
     def close(self) -> None:
-        for listener in self.listeners:
-            listener.close()
-        for namespace in (self.node, *self.leaves.values()):
-            os.close(namespace.descriptor)
+        closed: list[NamedEndpoint | NetworkNamespace] = [*self.endpoints, self.node, *self.leaves.values()]
+        for one in closed:
+            one.close()
 
 
 def ask(connection: socket.socket) -> str:
     """Send a byte and return who answered it; empty when nobody did in time."""
     try:
         connection.sendall(b"?")
-        return connection.recv(16).decode()
+        return connection.recv(64).decode().partition(" ")[0]
     except (TimeoutError, ConnectionError):
         return ""
 
