@@ -6,7 +6,7 @@ import os
 import struct
 from collections.abc import Mapping
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, object_file, programs
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, object_file, programs, served_blocks
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import TABLES
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.programs import tc
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_served_blocks
@@ -40,7 +40,8 @@ class Programs:
             for array in (0, 1):
                 opened.clear(array)
             opened.read_from(0)
-        bpf_served_blocks.start(self.maps["served_blocks"])
+        bpf.map_update(self.maps["served_blocks"].fd, bytes(4), bytes(served_blocks.VALUE_SIZE))
+        bpf_served_blocks.start(self.maps.maps)
         for index in range(len(layout.REASONS)):
             bpf.map_update(self.maps["reasons"].fd, index.to_bytes(4, "little"), bytes(8 * CPUS))
 

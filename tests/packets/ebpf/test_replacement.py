@@ -6,6 +6,8 @@ Each replacement is a backend made anew, as after a kill -9 or an upgrade: nothi
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import threading
 from collections import Counter
@@ -14,11 +16,16 @@ from collections.abc import Callable
 import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import layout, served_blocks
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.books import TABLES
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_backend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import Dataplane
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_flow_filter import FlowFilter
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_migration import generations
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Upsert, parse
 from devtools.waiting import eventually
 from tests.packets.ebpf.one_node import CLUSTER_IP, NODE, POD, World, objects, slices
 
@@ -173,6 +180,17 @@ def serves(backend: EbpfBackend, ip: str) -> bool:
     return (held[0], held[served_blocks.STATE_BYTES + slot]) == (1, 1)
 
 
+def other_service() -> list[Change]:
+    """A Service without endpoints that has as many ports as the one that serves."""
+    made = parse({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "another"},
+        "spec": {"clusterIP": "10.96.0.2", "ports": [
+            {"name": "t", "port": 80, "protocol": "TCP"}, {"name": "u", "port": 80, "protocol": "UDP"}]},
+    })  # fmt: skip
+    assert made is not None
+    return [Upsert(made)]
+
+
 WAYS = [restarted, other_programs, larger_maps, another_layout]
 
 
@@ -228,6 +246,101 @@ def test_a_move_that_was_cut_short_is_finished(world: World, monkeypatch: pytest
     plane.adopt()
     assert plane.current()
     assert len(plane.read(("flows4",))["flows4"]) == 4
+
+
+def upgraded(world: World, patch: pytest.MonkeyPatch) -> None:
+    """Another layout from here on."""
+    patch.setattr(layout, "SCHEMA", layout.SCHEMA + 1)
+
+
+def upgrade_cut_short(world: World, patch: pytest.MonkeyPatch) -> None:
+    """Killed when the maps of another layout were made, and filled in part."""
+    upgraded(world, patch)
+    with world.node.entered():
+        plane = fresh(world).plane
+        plane.open({})
+        ((key, value), *_others) = world.backend.plane.read(("frontends6",))["frontends6"].items()
+        plane.maps["frontends6"].put(key, value)
+
+
+def move_cut_short(world: World, patch: pytest.MonkeyPatch) -> None:
+    """Killed when larger maps were made, before anything was carried over to them."""
+    larger = world.backend.plane.room()["slots4"] * 2
+    with world.node.entered(), patch.context() as killed:
+        killed.setattr(Dataplane, "_carry_over", lambda *_: None)
+        fresh(world).plane.open({"slots4": larger})
+
+
+def move_refused(world: World, patch: pytest.MonkeyPatch) -> None:
+    """The kernel has no memory for larger maps."""
+    larger = world.backend.plane.room()["slots4"] * 2
+
+    def create(name: str, *rest: int) -> int:
+        if name == "kp_slots4":
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return made(name, *rest)
+
+    made = bpf_syscall.map_create
+    with world.node.entered(), patch.context() as short:
+        short.setattr(bpf_syscall, "map_create", create)
+        with pytest.raises(OSError, match="Cannot allocate memory"):
+            fresh(world).plane.open({"slots4": larger})
+
+
+INTERRUPTIONS = [upgraded, upgrade_cut_short, move_cut_short, move_refused]
+
+
+@pytest.mark.parametrize("how", INTERRUPTIONS, ids=[how.__name__.replace("_", "-") for how in INTERRUPTIONS])
+def test_what_was_learned_stays_with_its_service_port(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: Callable[[World, pytest.MonkeyPatch], None]
+) -> None:
+    """A number names a service port in all that the programs have learned, whoever hands numbers out now."""
+    affine = objects(sessionAffinity="ClientIP")
+    world.sync(*affine, *slices())
+    server = world.serve(world.pod, POD[4], 8080, socket.SOCK_DGRAM)
+    with (
+        world.cgroup.socket(world.node.descriptor, socket.AF_INET, socket.SOCK_DGRAM) as inside,
+        world.client_socket(world.client, 4, socket.SOCK_DGRAM) as outside,
+    ):
+        for client, address in ((inside, VIP), (outside, FRONTEND)):
+            client.settimeout(SECONDS)
+            client.connect(address)
+            client.send(b"before")
+            server.recv(64)
+        pins = world.backend.plane.read(("affinity4",))["affinity4"]
+        flows = world.backend.plane.read(("flows4",))["flows4"].keys()
+        assert pins
+        assert flows
+        how(world, monkeypatch)
+        with world.node.entered():
+            backend = fresh(world)
+            again = Engine(world.engine.config, backend)
+            # Whatever is new is named first, and whatever went away left a gap.
+            again.apply([*other_service(), *affine, *slices()])
+            again.sync()
+        try:
+            assert backend.plane.read(("affinity4",))["affinity4"].keys() == pins.keys()
+            assert backend.plane.read(("flows4",))["flows4"].keys() == flows
+            for client in (inside, outside):
+                client.send(b"after")
+                assert server.recv(64) == b"after"
+            assert len(generations(backend.plane.directory)) == 1
+            assert serves(backend, VIP[0])
+        finally:
+            with world.node.entered():
+                backend.remove()
+
+
+def test_blocks_are_asked_after_a_first_start_that_was_cut_short(world: World) -> None:
+    """Killed when the maps were made; whoever adopts them cannot tell them from those of a node without Services."""
+    with world.node.entered():
+        plane = fresh(world).plane
+        begun = MapSet(os.path.join(plane.directory, "maps_0"))
+        for parsed in plane.objects.values():
+            begun.ensure(parsed.maps, {}, dict.fromkeys(TABLES, layout.table_value_size(0)))
+        begun.close()
+    world.sync(*objects(), *slices())
+    assert serves(world.backend, VIP[0])
 
 
 def test_what_the_programs_learned_in_another_way_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,11 @@ ADDRESSES = {
     6: ["fd00:10:96::1", "2001:db8:cafe::80", "::2", "fd00:ffff:ffff:ffff:ffff:ffff:ffff:fffe"],
 }
 
+NONE_SERVED = b"\1" + bytes(served_blocks.VALUE_SIZE - 1)
+
 
 def forget(node: Node) -> None:
-    bpf_served_blocks.start(node.maps["served_blocks"])
+    node.maps["served_blocks"].put(bytes(4), NONE_SERVED)
 
 
 def ask_the_maps(node: Node) -> None:

@@ -58,13 +58,14 @@ class Books:
 
     # -- the whole --------------------------------------------------------------------------------------------------
 
-    def adopt(self, table: ServiceTable, live: LiveMaps, next_service: int) -> MapPlan:
+    def adopt(self, table: ServiceTable, live: LiveMaps, next_service: int, former: LiveMaps | None = None) -> MapPlan:
         """Take over what the maps hold and return the plan that makes it the table's.
 
-        Numbers that one service port alone uses are kept, slots stay where they are.
+        Numbers that one service port alone uses are kept, slots stay where they are. former: frontends of the maps
+        that these are to replace; only their numbers are read.
         """
         self.numbers = Numbers(next_service)
-        self.numbers.adopt(_holders(table, live))
+        self.numbers.adopt([*_holders(table, live), *_holders(table, former or {})])
         current = _live_sets(live)
         self.ports = {}
         for key, rows in group(table.frontends.values()).items():
@@ -264,7 +265,7 @@ def _holders(table: ServiceTable, live: LiveMaps) -> list[tuple[int, ServicePort
         for key, value in live.get("frontends%d" % family, {}).items():
             ip, protocol, port = layout.unpack_frontend_key(key)
             row = table.frontends.get(FrontendKey(family, ip, protocol, port))
-            found.append((layout.FrontendValue.unpack(value).service, row.service_port if row else None))
+            found.append((layout.service_number(value), row.service_port if row else None))
     return found
 
 

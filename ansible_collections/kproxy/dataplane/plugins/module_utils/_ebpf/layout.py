@@ -31,6 +31,10 @@ LEARNED_SINCE = {
     "sockets6": 1,
 }
 
+#: The schema since which frontends4/6 have the keys that they have, and values that begin with a service port's number:
+#: what was learned names service ports by those numbers.
+NUMBERED_SINCE = 1
+
 #: Where everything is pinned, unless told otherwise: a folder on a BPF file system.
 DEFAULT_ROOT = "/sys/fs/bpf/kproxy"
 
@@ -76,6 +80,7 @@ REASONS = (
 #: Names of enum carried, in order.
 XDP_PACKETS = ("by-xdp", "by-tc")
 
+_NUMBER = struct.Struct("=I")
 _FRONTEND = struct.Struct("=IIIIBBBB")
 _NO_ENDPOINT = {4: bytes(8), 6: bytes(20)}
 _SLOT = struct.Struct("=II")
@@ -142,6 +147,12 @@ def unpack_frontend_key(key: bytes) -> tuple[bytes, int, int]:
     port, protocol, _pad = struct.unpack("!HBB", key[-4:])
     ip = key[:-4]
     return (ip if any(ip) else b""), protocol, port
+
+
+def service_number(value: bytes) -> int:
+    """Return the number of the service port in a value of frontends4/6, of any schema from NUMBERED_SINCE on."""
+    number: int = _NUMBER.unpack_from(value)[0]
+    return number
 
 
 def set_number(service: int, local_only: bool) -> int:

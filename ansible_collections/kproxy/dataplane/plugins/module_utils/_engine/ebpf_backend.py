@@ -127,7 +127,8 @@ class EbpfBackend:
             held = self.plane.settings()
         else:
             self._opened = False
-        plan = self.books.adopt(table, self._live, held.next_service if held else 1)
+        former = self.plane.former_frontends()
+        plan = self.books.adopt(table, self._live, held.next_service if held else 1, former)
         self._node = entries_here(table)
         for name, elements in diff_maps(self._node, self._live).steps_by_map():
             plan.merge(name, elements)

@@ -113,11 +113,25 @@ class Dataplane:
 
     def adopt(self) -> None:
         """Open the maps that are pinned, whatever their sizes; creates nothing. Raises OSError, LayoutMismatch."""
-        found = self._generations()
+        found, _unfinished = self._generations()
         self.maps.close()
         if found:
             self._generation = found[-1]
             self.maps = self._adopted(self._generation)
+
+    def former_frontends(self) -> dict[str, dict[bytes, bytes]]:
+        """Return frontends4/6 of the version whose programs these are to replace; none once they are filled.
+
+        For the numbers of service ports: what the programs have learned goes by them, and is taken over.
+        """
+        if any(map(bpf_migration.filled, bpf_migration.generations(self.directory).values())):
+            return {}
+        for number, path in reversed(self.former().items()):
+            if layout.NUMBERED_SINCE <= number <= layout.SCHEMA:
+                for maps in reversed(bpf_migration.generations(path).values()):
+                    if bpf_migration.filled(maps):
+                        return bpf_migration.read_maps(maps, ("frontends4", "frontends6"))
+        return {}
 
     def fits(self, needed: Mapping[str, int]) -> bool:
         """Whether the open maps are all there, with room for so many elements and values of the right size."""
@@ -142,7 +156,9 @@ class Dataplane:
         self._require_bpffs()
         if not self.capabilities.socket_hooks:
             raise Unsupported("what eBPF needs is missing here: " + "; ".join(self.capabilities.missing))
-        found = self._generations()
+        found, unfinished = self._generations()
+        for number in unfinished:
+            shutil.rmtree(self._map_directory(number))
         self._generation = found[-1] if found else 0
         self.maps.close()
         self._share_learned()
@@ -155,11 +171,9 @@ class Dataplane:
                 self._generation += 1
                 self._share_learned()
                 self.maps = self._map_set(self._generation, sizes)
-                bpf_served_blocks.start(self.maps["served_blocks"])
                 self._carry_over(old)
                 return True
         self.maps = self._map_set(self._generation, sizes)
-        bpf_served_blocks.start(self.maps["served_blocks"])
         return False
 
     def _adopted(self, generation: int) -> MapSet:
@@ -187,8 +201,17 @@ class Dataplane:
     def _map_directory(self, generation: int) -> str:
         return os.path.join(self.directory, "maps_%d" % generation)
 
-    def _generations(self) -> list[int]:
-        return list(bpf_migration.generations(self.directory))
+    def _generations(self) -> tuple[list[int], list[int]]:
+        """Return the numbers of the map directories, and of those behind them that a move left unfinished.
+
+        The move was cut short, or refused. What the programs run on is in the one before.
+        """
+        found = bpf_migration.generations(self.directory)
+        numbers = list(found)
+        whole = len(numbers)
+        while whole > 1 and not bpf_migration.filled(found[numbers[whole - 1]]):
+            whole -= 1
+        return numbers[:whole], numbers[whole:]
 
     def _share_learned(self) -> None:
         """Take over what programs have learned with the maps before these, also where a move was cut short."""
@@ -269,7 +292,11 @@ class Dataplane:
     # -- programs ---------------------------------------------------------------------------------------------------
 
     def attach(self) -> dict[str, str]:
-        """Put the socket programs on their hooks; what happened to each, by its name. Raises as SocketHooks does."""
+        """Put the socket programs on their hooks; what happened to each, by its name. Raises as SocketHooks does.
+
+        The maps are full by now. Whatever was killed on the way to here left them unasked, or unmarked.
+        """
+        bpf_served_blocks.start(self.maps.maps)
         former = [os.path.join(path, "links") for path in self.former().values()]
         return self.sockets.attach(self.maps, self._constants("sock"), former)
 
@@ -308,11 +335,12 @@ class Dataplane:
         return bpf_attached.attached(self._links)
 
     def current(self) -> bool:
-        """Whether every pinned link runs the programs of this version, on the maps that are open.
+        """Whether every pinned link runs the programs of this version, on the maps that are open, the only ones.
 
-        The maps are others where a move to larger ones was cut short.
+        The maps are others, or more, where a move to larger ones was cut short.
         """
-        if not self.fits({}) or self.former():
+        _found, unfinished = self._generations()
+        if not self.fits({}) or self.former() or unfinished:
             return False
         tags: dict[str, str] = {}
         for name, parsed in self.objects.items():

@@ -8,12 +8,14 @@ the links are swapped one after the other. Links are moved by pinning them once 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_link
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_syscall as bpf
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import BpfMap
 
 _SCHEMA_PREFIX = "v"
 _MAPS_PREFIX = "maps_"
@@ -66,6 +68,25 @@ def _pin_again(path: str, other: str) -> None:
             bpf.pin(descriptor, other)
         finally:
             os.close(descriptor)
+
+
+def filled(maps: str) -> bool:
+    """Whether a map directory was filled to its end. Settings are written last: programs run on no maps without."""
+    values = read_maps(maps, ("settings",)).get("settings", {}).values()
+    return any(map(any, values))
+
+
+def read_maps(maps: str, names: Iterable[str]) -> dict[str, dict[bytes, bytes]]:
+    """Return the elements of those maps that are pinned in a map directory, whatever their layout. Raises OSError."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            opened = BpfMap(name, bpf.get_pinned(os.path.join(maps, name)))
+            try:
+                found[name] = opened.dump()
+            finally:
+                opened.close()
+    return found
 
 
 def remove_schema(directory: str) -> None:

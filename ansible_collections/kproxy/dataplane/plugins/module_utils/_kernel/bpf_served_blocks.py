@@ -5,19 +5,19 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import served_blocks
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_map import BpfMap
 
 
-def start(opened: BpfMap) -> None:
-    """Let programs ask the blocks, none of which is served. Call it while there is neither frontend nor cluster IP.
-
-    Raises OSError.
-    """
+def start(maps: Mapping[str, BpfMap]) -> None:
+    """Mark what the maps hold, then let programs ask the blocks. Raises OSError."""
+    opened = maps["served_blocks"]
+    for name in served_blocks.MARKED:
+        mark(opened, name, maps[name].dump())
     with mmap.mmap(opened.fd, served_blocks.VALUE_SIZE) as memory:
-        memory[:] = b"\1" + bytes(served_blocks.VALUE_SIZE - 1)
+        memory[0] = 1
 
 
 def mark(opened: BpfMap, name: str, keys: Iterable[bytes]) -> None:
