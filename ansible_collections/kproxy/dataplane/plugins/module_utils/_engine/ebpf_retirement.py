@@ -7,6 +7,7 @@ Run by a process of its own (`kproxyctl retire`), since kproxyd has no right to 
 
 from __future__ import annotations
 
+import math
 import time
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flows import collect
@@ -27,11 +28,12 @@ def retire(root: str, pause_seconds: float = CHECK_SECONDS) -> str:
     """
     plane = Dataplane(root)
     try:
-        with plane.locked():
+        with plane.locked(math.inf):
             if not plane.drain():
                 return NOTHING
         while True:
-            with plane.locked():
+            # There is time: whoever has the lock makes eBPF anew, or hangs, and then there is nothing to be done.
+            with plane.locked(math.inf):
                 if not plane.exists() or not plane.draining():
                     return TAKEN_BACK
                 if not collect(plane).left:

@@ -10,7 +10,6 @@ programs that use them, and then the old directory goes; nothing is detached mea
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import (
     bpf_counters,
     bpf_migration,
     bpf_served_blocks,
+    folder_lock,
     network_devices,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import LayoutMismatch, MapSet
@@ -99,15 +99,14 @@ class Dataplane:
         return {number: path for number, path in bpf_migration.schemas(self.root).items() if path != self.directory}
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from removing or taking over what is pinned meanwhile. Raises NoBpffs, OSError."""
+    def locked(self, patience: float = folder_lock.PATIENCE_SECONDS) -> Iterator[None]:
+        """Keep other processes from removing or taking over what is pinned meanwhile. Raises NoBpffs, OSError.
+
+        patience: seconds to wait for a process that does so.
+        """
         self._require_bpffs()
-        folder = os.open(os.path.dirname(self.root), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+        with folder_lock.locked(os.path.dirname(self.root), patience):
             yield
-        finally:
-            os.close(folder)
 
     # -- maps -------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ Version = tuple[int, ...]
 
 #: Oldest nft that loads what we write; also kube-proxy's minimum.
 MINIMUM_VERSION: Version = (1, 0, 1)
+#: It takes milliseconds. kproxyd waits for it in its main loop, which a watchdog ends after 30 s without a reason.
+TIMEOUT_SECONDS = 15.0
 #: Of what nft complains about, this much is kept; it repeats the offending line of the input.
 _STDERR_MAX_CHARS = 4000
 _ENOENT_TEXT = "No such file or directory"
@@ -59,7 +61,7 @@ def parse_version(output: str) -> Version:
 class NftCommand:
     """The nft program of this node."""
 
-    def __init__(self, path: str | None = None, timeout_seconds: float = 60.0) -> None:
+    def __init__(self, path: str | None = None, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.path = path or shutil.which("nft", path=_search_path()) or "nft"
         self.timeout_seconds = timeout_seconds
         self._version: Version | None = None

@@ -6,6 +6,8 @@ import configparser
 
 import pytest
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import folder_lock
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.unit import UnitOptions, render
 
 
@@ -25,6 +27,12 @@ def test_the_service_is_watched_restarted_and_may_do_little() -> None:
     assert service["AmbientCapabilities"] == service["CapabilityBoundingSet"]
     assert service["ProtectSystem"] == "strict"
     assert "bpf" not in service["SystemCallFilter"]
+
+
+def test_what_kproxyd_waits_for_ends_before_its_watchdog_does() -> None:
+    """Else a hanging nft, or a stopped process that holds a lock, would end kproxyd, and nobody would learn why."""
+    waits = (NftCommand().timeout_seconds, folder_lock.PATIENCE_SECONDS)
+    assert max(waits) <= float(parsed(UnitOptions())["WatchdogSec"].rstrip("s")) / 2
 
 
 def test_others_may_read_what_is_unpacked() -> None:
