@@ -26,6 +26,9 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change
 
+#: Changes that are kept as they came. More than the first lists of any cluster bring, and some tens of megabytes.
+MOST_WAITING = 100_000
+
 
 class FlowCleanup(NamedTuple):
     """How stale UDP flows of one family were deleted: how many, and the time it took."""
@@ -84,8 +87,14 @@ class Engine:
         self.flow_failure = ""
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Take changes for the next sync. Never touches the kernel."""
+        """Take changes for the next sync. Never touches the kernel.
+
+        While no sync comes about, the table takes them, so that what is kept does not grow with time. The next one reads
+        the kernel back, and needs no list of what has changed.
+        """
         self._pending.extend(changes)
+        if len(self._pending) > MOST_WAITING and not self._in_step:
+            self._take_pending()
 
     @property
     def pending(self) -> bool:

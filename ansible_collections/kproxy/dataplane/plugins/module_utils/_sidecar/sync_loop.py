@@ -49,6 +49,8 @@ FOREIGN_QUIET_SECONDS = 0.05
 FOREIGN_LIMIT_SECONDS = 0.5
 # Names kept per pending commit for the journal and the log; the rest is counted.
 MAX_CAUSES = 20
+# Times kept per pending commit for the metrics. Commits may fail for days.
+MAX_SAMPLES = 10_000
 
 START = "start"
 EVENTS = "events"
@@ -68,8 +70,8 @@ class Pending:
     """What waits for the next successful commit. Times are those of the loop's clock.
 
     changes: how many, by kind. families: 4 and 6 where a change of that family waits, with the time of the oldest one.
-    triggers: (family, RFC 3339 time) of the pod or Service changes behind the waiting slices. causes: the first objects
-    by name; more_causes counts the rest.
+    received, triggers: when they arrived, and (family, RFC 3339 time) of the pod or Service changes behind the waiting
+    slices; the first ones only, if there are very many. causes: the first objects by name; more_causes counts the rest.
     """
 
     changes: dict[str, int] = field(default_factory=dict)
@@ -299,8 +301,9 @@ class SyncLoop:
         changes.append(Upsert(obj))
         families = (obj.family,) if isinstance(obj, EndpointSlice) and obj.family else self._families
         self._note(kind, families, received, f"{kind} {_path(namespace, obj.name)}")
-        if isinstance(obj, EndpointSlice) and obj.trigger_time and self._started:
-            self._pending.triggers.append((obj.family, obj.trigger_time))
+        triggers = self._pending.triggers
+        if isinstance(obj, EndpointSlice) and obj.trigger_time and self._started and len(triggers) < MAX_SAMPLES:
+            triggers.append((obj.family, obj.trigger_time))
 
     def _delete(self, identity: Identity, received: float, changes: list[Change]) -> None:
         kind, namespace, name = identity
@@ -335,7 +338,7 @@ class SyncLoop:
         self._pending.changes[kind] = self._pending.changes.get(kind, 0) + 1
         for family in families:
             self._pending.families.setdefault(family, received)
-        if self._started:
+        if self._started and len(self._pending.received) < MAX_SAMPLES:
             self._pending.received.append(received)
         self._note_cause(cause)
 

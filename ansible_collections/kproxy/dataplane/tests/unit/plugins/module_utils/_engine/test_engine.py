@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import socket
 from collections.abc import Mapping
 
 import pytest
@@ -12,7 +14,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import Frontend, FrontendKey
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable, TableDelta
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import NetlinkError
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Delete
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Delete, Upsert
 from ansible_collections.kproxy.dataplane.tests.unit.plugins.module_utils._frontends.objects import (
     config,
     endpoints,
@@ -99,6 +101,28 @@ def engine(dataplane: Dataplane, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
     monkeypatch.setattr(engine_module, "delete_stale_flows", delete)
     return Engine(config(), dataplane)
+
+
+def test_changes_that_wait_for_long_are_not_all_kept(
+    engine: Engine, dataplane: Dataplane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that an API server never gives keeps the first commit waiting, while other kinds change for days."""
+    monkeypatch.setattr(engine_module, "MOST_WAITING", 10)
+    made = objects_alive(Upsert)
+    for number in range(1000):
+        engine.apply(upserts(service(), endpoints("10.244.1.%d" % (number % 200 + 1))))
+        engine.apply([Delete("Service", "shop", "gone-%d" % number)])
+    assert objects_alive(Upsert) <= made + 15
+    assert dataplane.log == []
+    engine.apply(upserts(endpoints("10.244.1.250")))
+    assert engine.sync().full
+    (row,) = dataplane.kernel.values()
+    assert [socket.inet_ntoa(endpoint.ip) for endpoint in row.cluster_endpoints] == ["10.244.1.250"]
+
+
+def objects_alive(kind: type) -> int:
+    gc.collect()
+    return sum(type(one) is kind for one in gc.get_objects())
 
 
 def test_the_first_sync_reads_the_kernel_and_later_ones_do_not(engine: Engine, dataplane: Dataplane) -> None:

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Delete, Upsert, parse
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.service import Service
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import sync_loop
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.dataplane import CommitFailed, Facts, Outcome
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events import (
     Deleted,
@@ -195,6 +197,40 @@ def test_a_failed_commit_keeps_its_changes_and_the_next_is_a_full_one() -> None:
     assert (last.reason, last.full, last.error) == (RETRY, True, "")
     assert last.pending.causes == ["Service shop/b", "Service shop/c"]
     assert bench.loop.failing == 0
+
+
+def test_what_waits_for_a_commit_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits may fail for a week, while objects change every second."""
+    monkeypatch.setattr(sync_loop, "MAX_SAMPLES", 50)
+    bench = Bench.started()
+    bench.dataplane.failures = 1
+    for number in range(1000):
+        bench.loop.take([Upserted(endpoint_slice(number), 1.0)])
+    bench.loop.step()
+    pending = bench.recorder.attempts[-1].pending
+    assert pending.changes == {"EndpointSlice": 1000}
+    assert (len(pending.received), len(pending.triggers)) == (50, 50)
+    assert len(pending.causes) + pending.more_causes == 1000
+
+
+def endpoint_slice(number: int) -> EndpointSlice:
+    parsed = parse(
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": f"a-{number}",
+                "namespace": "shop",
+                "labels": {"kubernetes.io/service-name": "a"},
+                "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"},
+            },
+            "addressType": "IPv4",
+            "endpoints": [],
+            "ports": [],
+        }
+    )
+    assert isinstance(parsed, EndpointSlice)
+    return parsed
 
 
 def test_retries_back_off_and_need_no_event() -> None:
