@@ -135,7 +135,6 @@ bundle_sha256:
   type: str
 """
 
-import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -173,7 +172,7 @@ def present(module: AnsibleModule, service: Service) -> dict[str, Any]:
     behind = state.active and not service.runs_since(files.last_written())
     restart = bool(outdated) or has != needs or not state.active or behind
     changed = restart or bool(loose) or not state.enabled or not files.links_right()
-    started_from = 0.0
+    former: float | None = None
     retirement = Retirement(module.run_command, module.params["settings"])
     retires = module.params["backend"] == "nftables" and retirement.due()
     if changed and not module.check_mode:
@@ -190,10 +189,10 @@ def present(module: AnsibleModule, service: Service) -> dict[str, Any]:
         if not state.enabled:
             service.systemctl("enable", unit.UNIT_NAME)
         if restart:
-            started_from = time.time()
+            former = service.started()
             service.restart()
     wait = module.params["wait_seconds"] if not module.check_mode else 0
-    status = service.wait_in_step(wait, started_from) if wait else {}
+    status = service.wait_in_step(wait, former) if wait else {}
     if retires and not module.check_mode:
         retirement.start()
     return {

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -116,9 +117,13 @@ def digest_of(path: str) -> str:
 
 
 def last_written() -> float:
-    """Return when what kproxyd reads at its start was last written, in seconds of the epoch; 0 if nothing is there."""
+    """Return when what kproxyd reads at its start was last written, in seconds of the epoch; 0 if nothing is there.
+
+    What lies in the future was written before the clock was set back, and says nothing.
+    """
     paths = (unit.UNIT_PATH, unit.BUNDLE_PATH, unit.CONFIG_PATH)
-    return max((os.stat(path).st_mtime for path in paths if os.path.exists(path)), default=0.0)
+    written = [os.stat(path).st_mtime for path in paths if os.path.exists(path)]
+    return max((moment for moment in written if moment <= time.time()), default=0.0)
 
 
 def links_right() -> bool:
@@ -140,10 +145,16 @@ def write(file: TextFile) -> None:
 
 
 def install_bundle(source: str) -> None:
-    """Put the bundle in its place in one step; a running kproxyd keeps the one it was started from."""
+    """Put the bundle in its place in one step; a running kproxyd keeps the one it was started from.
+
+    It is on the disk before it has the name: else a power cut may leave an empty file there.
+    """
     os.makedirs(os.path.dirname(unit.BUNDLE_PATH), mode=0o755, exist_ok=True)
     draft = f"{unit.BUNDLE_PATH}.new"
-    shutil.copyfile(source, draft)
+    with open(source, "rb") as delivered, open(draft, "wb") as stream:
+        shutil.copyfileobj(delivered, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
     os.chmod(draft, _BUNDLE_MODE)
     os.replace(draft, unit.BUNDLE_PATH)
 

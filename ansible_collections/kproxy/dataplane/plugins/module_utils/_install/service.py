@@ -66,13 +66,20 @@ class Service:
             return None
         return answer
 
+    def started(self) -> float | None:
+        """Return when the kproxyd that answers was started, by its own clock; None while none answers."""
+        status = self.status()
+        return None if status is None else _started(status)
+
     def runs_since(self, seconds: float) -> bool:
         """Whether kproxyd was started after a time (seconds of the epoch); True for one that does not answer."""
         status = self.status()
         return status is None or _started(status) >= seconds
 
-    def wait_in_step(self, seconds: float, since: float) -> dict[str, Any]:
-        """Wait until a kproxyd that was started at or after ``since`` (seconds of the epoch) is in step.
+    def wait_in_step(self, seconds: float, former: float | None) -> dict[str, Any]:
+        """Wait until kproxyd is in step: not the one that says it was started at ``former``, which is about to end.
+
+        No later time is asked for: clocks of nodes are set back, by hours where the hardware's holds local time.
 
         Raises:
             ServiceError: it is not within the time; what it waits for, and its last log lines, are in the text.
@@ -80,7 +87,7 @@ class Service:
         deadline = time.monotonic() + seconds
         while True:
             status = self.status()
-            fresh = status is not None and _started(status) >= since
+            fresh = status is not None and _started(status) != former
             if status is not None and fresh and status.get("inStep"):
                 return status
             left = deadline - time.monotonic()

@@ -72,7 +72,8 @@ class Parts(NamedTuple):
     watch_ruleset: Callable[[], tuple[RulesetWatch, bool]]
     address_watch: AddressWatch
     bind_hard_fail: bool
-    started_at: float
+    #: When it was started, by the monotonic clock: the other may be set meanwhile, as it is when a node boots.
+    begun: float
 
 
 class Daemon:
@@ -167,7 +168,7 @@ class Daemon:
 
     def _came_into_step(self) -> None:
         """The first commit succeeded: look out for foreign changes, tell the service manager, settle the memory."""
-        seconds = time.time() - self._parts.started_at
+        seconds = time.monotonic() - self._parts.begun
         self._parts.metrics.start_seconds.set(seconds)
         LOG.info("in step %.2f s after the start", seconds)
         self._look_at = 0.0

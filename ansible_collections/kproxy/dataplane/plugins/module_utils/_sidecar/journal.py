@@ -60,9 +60,9 @@ class Journal:
         line = json.dumps(entry.document(), separators=(",", ":")) + "\n"
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
             try:
-                os.write(descriptor, line.encode())
+                os.write(descriptor, (_end_of_torn_line(descriptor) + line).encode())
                 full = os.fstat(descriptor).st_size >= self._limit
             finally:
                 os.close(descriptor)
@@ -75,17 +75,29 @@ class Journal:
             self._broken = True
 
     def last_commit(self) -> tuple[int, float]:
-        """Return generation and time of the latest commit of any run; (0, 0.0) if there is none."""
+        """Return generation and time of the latest commit of any run; (0, 0.0) if there is none.
+
+        Where only failures are left of the history, they say the generation, and nothing the time.
+        """
+        failed = 0
         for entry in reversed(self.read(1000)):
             generation, time = entry.get("generation"), entry.get("time")
-            if isinstance(generation, int) and isinstance(time, (int, float)) and entry.get("action") != "failed":
-                return generation, float(time)
-        return 0, 0.0
+            if isinstance(generation, int) and isinstance(time, (int, float)):
+                if entry.get("action") != "failed":
+                    return generation, float(time)
+                failed = failed or generation
+        return failed, 0.0
 
     def read(self, last: int) -> list[Mapping[str, Any]]:
         """Return up to that many of the latest entries, oldest first; damaged lines are left out."""
         entries = [*_lines(self._old), *_lines(self._path)]
         return entries[-last:] if last > 0 else []
+
+
+def _end_of_torn_line(descriptor: int) -> str:
+    """Return what ends a line that power or a full disk cut off, so that it costs only itself."""
+    size = os.fstat(descriptor).st_size
+    return "\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else ""
 
 
 def _lines(path: Path) -> Iterator[Mapping[str, Any]]:

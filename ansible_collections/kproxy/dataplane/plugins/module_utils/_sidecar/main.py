@@ -11,6 +11,7 @@ import argparse
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -60,7 +61,7 @@ SWITCH_SECONDS = 0.0005
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run kproxyd; returns the exit code."""
-    started_at = time.time()
+    started_at, begun = time.time(), time.monotonic()
     arguments = _parser().parse_args(argv)
     logfmt.configure("info", journald="JOURNAL_STREAM" in os.environ)
     try:
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A thread that decodes a page of objects or answers a question gives way to the committing thread this soon.
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        _assemble(settings, config, started_at).run()
+        _assemble(settings, config, started_at, begun).run()
     except KernelError as error:
         LOG.error("cannot run here: %s", error)
         return 1
@@ -144,9 +145,10 @@ def make_source(settings: Settings, metrics: Metrics) -> tuple[Source, Recorder]
     return ManifestsSource(settings.source.partition(":")[2]), NoRecorder()
 
 
-def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Daemon:
+def _assemble(settings: Settings, config: ProxyConfig, started_at: float, begun: float) -> Daemon:
     for name in unpacked.remove_other_versions():
         LOG.info("removed the unpacked files of another version: %s", name)
+    threading.Thread(target=unpacked.write_through, name="write-through", daemon=True).start()
     for key in settings.left_aside:
         LOG.info("setting %s has no meaning for kproxyd and is left aside", key)
     inbox: Inbox[Event | Question] = Inbox()
@@ -203,7 +205,7 @@ def _assemble(settings: Settings, config: ProxyConfig, started_at: float) -> Dae
             watch_ruleset=dataplane.watch_ruleset,
             address_watch=AddressWatch(),
             bind_hard_fail=settings.bind_hard_fail,
-            started_at=started_at,
+            begun=begun,
         )
     )
 

@@ -69,9 +69,11 @@ class Reporter:
 
     def proxy_state(self) -> ProxyState:
         """Return what /healthz and /livez depend on, as of now. Safe to call from any thread."""
-        return ProxyState(
-            time.time(), self._sync_period, self._node, self._pending_since, self._last_updated, self._families
-        )
+        now = time.time()
+        # What waits is timed by a clock that nobody sets.
+        ahead = now - time.monotonic()
+        since = {family: queued + ahead for family, queued in self._pending_since.items()}
+        return ProxyState(now, self._sync_period, self._node, since, self._last_updated, self._families)
 
     def show_facts(self, facts: Facts) -> None:
         """Take the facts of the state in force."""
@@ -112,8 +114,7 @@ class Reporter:
             counter.inc(max(0, count - self._seen_changes.get(kind, 0)))
             gauge.set(count)
         self._seen_changes = dict(pending.changes)
-        ahead = time.time() - time.monotonic()
-        self._pending_since = {f"IPv{family}": since + ahead for family, since in pending.families.items()}
+        self._pending_since = {f"IPv{family}": since for family, since in pending.families.items()}
         for family in self._pending_since:
             self._metrics.last_queued.labels(ip_family=family).set_to_current_time()
 

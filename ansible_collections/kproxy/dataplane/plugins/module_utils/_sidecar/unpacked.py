@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from pathlib import Path
@@ -22,9 +23,30 @@ def version() -> str:
         return "checkout"
 
 
+def write_through() -> None:
+    """Have on the disk what was unpacked. Never raises OSError.
+
+    Once the folder is there, nothing is unpacked again: after a power cut, files that were still to be written would be
+    empty at every start. Costs nothing where all is written already.
+    """
+    own = _own_folder()
+    for folder, _folders, names in os.walk(own) if own is not None else ():
+        for path in (*(os.path.join(folder, name) for name in names), folder):
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+
+def _own_folder() -> Path | None:
+    return next((parent for parent in _COLLECTION.parents if _FOLDER.fullmatch(parent.name)), None)
+
+
 def remove_other_versions() -> list[str]:
     """Delete what other versions unpacked beside this one; returns what was removed. Never raises OSError."""
-    own = next((parent for parent in _COLLECTION.parents if _FOLDER.fullmatch(parent.name)), None)
+    own = _own_folder()
     removed = []
     if own is not None:
         with contextlib.suppress(OSError):

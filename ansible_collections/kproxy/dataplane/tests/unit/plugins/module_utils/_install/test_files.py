@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,29 @@ def test_other_rights_are_told_and_put_right(mode: int, told: str, tmp_path: Pat
 def test_a_file_that_is_not_there_has_no_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit, "BUNDLE_PATH", str(tmp_path / "nothing"))
     assert files.loose([files.TextFile(str(tmp_path / "none"), "", 0o640)]) == []
+
+
+def test_the_bundle_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit, "BUNDLE_PATH", str(tmp_path / "lib" / "kproxy.pyz"))
+    source = tmp_path / "delivered"
+    source.write_bytes(b"new")
+    seen: list[tuple[bytes, bool]] = []
+
+    def fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        seen.append((path.read_bytes(), os.path.exists(unit.BUNDLE_PATH)))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    files.install_bundle(str(source))
+    assert seen == [(b"new", False)]
+    assert Path(unit.BUNDLE_PATH).read_bytes() == b"new"
+
+
+def test_files_of_the_future_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock was set back after they were written; kproxyd would be older than they for as long as that."""
+    for name in ("UNIT_PATH", "BUNDLE_PATH", "CONFIG_PATH"):
+        path = tmp_path / name
+        path.write_text("")
+        os.utime(path, (1000.0, time.time() + 3600 if name == "BUNDLE_PATH" else 1000.0))
+        monkeypatch.setattr(unit, name, str(path))
+    assert files.last_written() == 1000.0

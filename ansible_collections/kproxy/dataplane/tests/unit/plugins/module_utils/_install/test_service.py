@@ -14,7 +14,6 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._install import s
 from ansible_collections.kproxy.dataplane.plugins.module_utils._install.service import Service, ServiceError
 
 IN_STEP = {"inStep": True, "startedAt": 100.0}
-OLD = {"inStep": True, "startedAt": 50.0}
 WAITING = {
     "inStep": False,
     "startedAt": 100.0,
@@ -70,7 +69,7 @@ def test_a_kproxyd_older_than_its_files(
 
 def test_systemd_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(monkeypatch, [None, IN_STEP])
-    assert Service(node.run).wait_in_step(60, since=90) == IN_STEP
+    assert Service(node.run).wait_in_step(60, former=50.0) == IN_STEP
     ((program, seconds, *command),) = starts(node)
     assert (program, command) == ("timeout", ["systemctl", "start", "kproxyd.service"])
     assert 59 < float(seconds) <= 60
@@ -78,19 +77,22 @@ def test_systemd_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_waited_for_when_it_is_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(monkeypatch, [IN_STEP])
-    assert Service(node.run).wait_in_step(60, since=90) == IN_STEP
+    assert Service(node.run).wait_in_step(60, former=50.0) == IN_STEP
     assert node.ran == []
 
 
-def test_the_one_before_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Node(monkeypatch, [OLD, IN_STEP])
-    assert Service(node.run).wait_in_step(60, since=90) == IN_STEP
+@pytest.mark.parametrize("before", [50.0, 7300.0], ids=["by the right clock", "by a clock that was set back since"])
+def test_the_one_before_does_not_count(monkeypatch: pytest.MonkeyPatch, before: float) -> None:
+    old = {"inStep": True, "startedAt": before}
+    node = Node(monkeypatch, [old, old, IN_STEP])
+    former = Service(node.run).started()
+    assert Service(node.run).wait_in_step(60, former) == IN_STEP
     assert len(starts(node)) == 1
 
 
 def test_step_that_was_lost_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(monkeypatch, [WAITING, WAITING, IN_STEP])
-    assert Service(node.run).wait_in_step(60, since=90) == IN_STEP
+    assert Service(node.run).wait_in_step(60, former=50.0) == IN_STEP
     assert node.ran == []
 
 
@@ -107,5 +109,5 @@ def test_why_it_is_not_in_step(
 ) -> None:
     node = Node(monkeypatch, answers, start_code=1)
     with pytest.raises(ServiceError, match="not in step after 0.02 s: ") as raised:
-        Service(node.run).wait_in_step(0.02, since=90)
+        Service(node.run).wait_in_step(0.02, former=50.0)
     assert words in str(raised.value)

@@ -51,6 +51,25 @@ def test_a_damaged_line_costs_only_itself(tmp_path: Path) -> None:
     assert [one["generation"] for one in journal.read(10)] == [1, 2]
 
 
+@pytest.mark.parametrize("torn", [b'{"time":18', b'{"time":1800000001.5,"action":"sync"}', bytes(60)])
+def test_what_follows_a_line_that_was_torn_is_kept(tmp_path: Path, torn: bytes) -> None:
+    """Power went, or the disk was full, while a line was being written."""
+    journal = Journal(tmp_path, LIMIT)
+    journal.append(entry(1))
+    with (tmp_path / "history.jsonl").open("ab") as file:
+        file.write(torn)
+    for generation in (2, 3):
+        Journal(tmp_path, LIMIT).append(entry(generation))
+    assert [one["generation"] for one in journal.read(10) if "generation" in one] == [1, 2, 3]
+
+
+def test_a_journal_full_of_failures_still_says_which_generation_is_in_force(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, 1 << 20)
+    for _failure in range(1200):
+        journal.append(entry(7, "failed"))
+    assert journal.last_commit() == (7, 0.0)
+
+
 def test_the_last_commit_survives_a_restart_and_failures_do_not_count(tmp_path: Path) -> None:
     assert Journal(tmp_path, LIMIT).last_commit() == (0, 0.0)
     journal = Journal(tmp_path, LIMIT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.happenin
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.journal import Journal
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.metrics import Metrics
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.reporter import Reporter
-from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sync_loop import SyncLoop
+from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.sync_loop import Pending, SyncLoop
 
 #: kube-proxy's names in nftables mode that carry nothing but a family, with a value for both from the start.
 PER_FAMILY = (
@@ -159,3 +160,17 @@ def test_what_is_in_force_after_a_failure(
     assert [one.note for one in bench.recorder.happenings if one.reason == "FailedToSync"] == [
         f"the set is gone; {said}"
     ]
+
+
+@pytest.mark.parametrize(
+    ("waits", "set_by", "healthy"),
+    [(0.0, 30 * 86400.0, True), (90.0, -86400.0, False), (0.0, 0.0, True), (90.0, 0.0, False)],
+)
+def test_lateness_does_not_follow_a_clock_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: float, set_by: float, healthy: bool
+) -> None:
+    reporter = Bench(tmp_path).reporter
+    reporter.queued(Pending(families={4: time.monotonic() - waits}))
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() + set_by)
+    assert reporter.proxy_state().healthy is healthy
