@@ -89,8 +89,8 @@ class Engine:
     def apply(self, changes: Iterable[Change]) -> None:
         """Take changes for the next sync. Never touches the kernel.
 
-        While no sync comes about, the table takes them, so that what is kept does not grow with time. The next one reads
-        the kernel back, and needs no list of what has changed.
+        While no sync comes about, the table takes them, so that what is kept does not grow with time. The next sync
+        reads the kernel back, and needs no list of what has changed.
         """
         self._pending.extend(changes)
         if len(self._pending) > MOST_WAITING and not self._in_step:
