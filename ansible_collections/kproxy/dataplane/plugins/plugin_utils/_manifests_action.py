@@ -12,6 +12,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import without_others_content
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.manifests import read_manifests
 
@@ -33,6 +34,9 @@ class ManifestsAction(ActionBase):  # type: ignore[misc]
         arguments = dict(self._task.args)
         if arguments.get("manifests") and not boolean(arguments.get("remote_src", False), strict=False):
             arguments["objects"] = self._read(str(arguments.pop("manifests")))
+        if isinstance(arguments.get("objects"), list):
+            # What modules are given gets into the node's journal, and with ANSIBLE_INJECT_INVOCATION into the output.
+            arguments["objects"] = [without_others_content(document) for document in arguments["objects"]]
         result.update(
             self._execute_module(module_name=self._task.action, module_args=arguments, task_vars=task_vars or {})
         )

@@ -68,6 +68,27 @@ def identity(manifest: Mapping[str, Any]) -> tuple[str, str, str]:
     return kind, namespace, _word(named.get("name"))
 
 
+def without_others_content(document: Any) -> Any:
+    """Return a document in which nothing but their names is left of objects that are none of the proxy's business.
+
+    Such as a Secret beside its Service, whose content would else go wherever the document does.
+    """
+    manifests = [_named(one) if isinstance(one, Mapping) and _is_others(one) else one for one in expand(document)]
+    alone = len(manifests) == 1 and isinstance(manifests[0], Mapping)
+    return manifests[0] if alone else {"apiVersion": "v1", "kind": "List", "items": manifests}
+
+
+def _is_others(manifest: Mapping[str, Any]) -> bool:
+    # Those of our names in somebody else's group are passed over by what they say, and hold no Secret.
+    return str(manifest.get("kind")).lower() not in {*_SPELLINGS, ENDPOINTS.lower()}
+
+
+def _named(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    _kind, namespace, name = identity(manifest)
+    told = {key: manifest[key] for key in ("apiVersion", "kind") if key in manifest}
+    return {**told, "metadata": {"namespace": namespace, "name": name}}
+
+
 def _word(value: Any) -> str:
     """Return a text that identifies, or something short and printable in the place of what is none."""
     if not value:

@@ -29,10 +29,11 @@ def options(role: Path) -> dict[str, Any]:
 def follows(option: dict[str, Any], default: Any) -> bool:
     """Whether a default is a shared variable where the spec has a literal, or for a mapping nothing.
 
-    Documentation tools cannot read a template as the default of such an option.
+    Documentation tools cannot read a template as the default of such an option; and one that stands for a secret would
+    be filled in and printed with the whole spec when any option has a wrong value.
     """
     found = re.fullmatch(r"\{\{ (\w+) \| default\((.*)\)(?: \| bool)? \}\}", str(default))
-    if found is None or option["type"] not in ("bool", "int", "dict"):
+    if found is None or not (option["type"] in ("bool", "int", "dict") or option.get("no_log")):
         return False
     literal = option.get("default", {})
     return f"Follows C({found[1]})." in option["description"] and yaml.safe_load(found[2]) == literal
@@ -50,6 +51,12 @@ def test_defaults_agree_with_the_argument_spec(role: Path) -> None:
         if name in defaults and follows(option, defaults[name])
     }
     assert {**in_spec, **following} == defaults
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_secrets_are_known_as_such_and_no_template_is_their_default(role: Path) -> None:
+    secret = {name: option for name, option in options(role).items() if re.search("_(key|token|password)$", name)}
+    assert [name for name, option in secret.items() if not option.get("no_log") or "{" in option["default"]] == []
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)

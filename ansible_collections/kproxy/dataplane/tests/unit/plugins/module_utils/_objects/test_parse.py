@@ -9,7 +9,11 @@ import pytest
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_address
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.node import Node
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import expand, parse
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import (
+    expand,
+    parse,
+    without_others_content,
+)
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.refusal import Refusal
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.service import Service
 
@@ -372,3 +376,21 @@ def test_lists_within_lists_are_unrolled_in_order_whatever_their_depth() -> None
     items = list(expand(document))
     assert items[:3] == [4999, 4998, 4997]
     assert items[-1]["metadata"]["name"] == "last"
+
+
+def test_of_what_is_others_only_the_name_is_left() -> None:
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "a", "labels": {"b": "c"}},
+        "data": {"d": "ZQ=="},
+    }
+    named = {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "", "name": "a"}}
+    service = {"apiVersion": "v1", "kind": "service", "metadata": {"name": "a"}, "spec": {}}
+    assert without_others_content(secret) == named
+    assert without_others_content(service) == service
+    listed = {"apiVersion": "v1", "kind": "List", "items": [secret, service, "no object"]}
+    assert list(expand(without_others_content(listed))) == [named, service, "no object"]
+    typed = {"apiVersion": "v1", "kind": "SecretList", "items": [{"metadata": {"name": "a"}, "data": {"d": "ZQ=="}}]}
+    assert without_others_content(typed) == named
+    assert list(expand(without_others_content({"kind": "List", "items": ["no object"]}))) == ["no object"]
