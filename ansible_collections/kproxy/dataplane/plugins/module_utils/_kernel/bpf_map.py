@@ -98,7 +98,7 @@ class BpfMap:
     def _explain(self, error: OSError) -> Exception:
         if error.errno in (errno.E2BIG, errno.ENOSPC):
             return MapFull(self.name, self.info.max_entries)
-        return error
+        return bpf.map_error("write to map %s" % self.name, error)
 
     def dump(self) -> dict[bytes, bytes]:
         """Return all elements of a hash or LRU hash (batched where the kernel can, else one by one)."""

@@ -9,6 +9,7 @@ caller owns, or data, and raises OSError with the kernel's error number.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -104,12 +105,23 @@ def _fd(command: int, attributes: bytes) -> int:
 def map_create(
     name: str, kind: int, key_size: int, value_size: int, max_entries: int, flags: int = 0, inner: int = 0
 ) -> int:
-    """Create a map; `name` is cut to 15 characters. inner: of a map of maps, one like those it will hold."""
-    return _fd(
-        MAP_CREATE,
-        struct.pack("=IIIIIIi16s", kind, key_size, value_size, max_entries, flags, inner, 0, name.encode("ascii")[:15])
-        + b"\0" * 24,
-    )
+    """Create a map; `name` is cut to 15 characters. inner: of a map of maps, one like those it will hold.
+
+    Raises OSError, which names the map.
+    """
+    short = name.encode("ascii")[:15]
+    attributes = struct.pack("=IIIIIIi16s", kind, key_size, value_size, max_entries, flags, inner, 0, short)
+    try:
+        return _fd(MAP_CREATE, attributes + b"\0" * 24)
+    except OSError as error:
+        raise map_error("make map %s for %d entries" % (name, max_entries), error) from error
+
+
+def map_error(action: str, error: OSError) -> OSError:
+    """Return an error that says what could not be done to which map, and where to look."""
+    code = error.errno or errno.EIO
+    advice = "; memory is short, or the cgroup has a limit (MemoryMax)" if code == errno.ENOMEM else ""
+    return OSError(code, "cannot %s: %s%s" % (action, os.strerror(code), advice))
 
 
 def map_freeze(descriptor: int) -> None:

@@ -193,6 +193,9 @@ class XdpHooks:
     def _wanted(self, found: Mapping[str, Device]) -> dict[str, int]:
         if self.options.mode == DISABLED:
             return {}
+        # Devices of pods come and go for as long as the node runs.
+        here = {(name, device.index) for name, device in found.items()}
+        self._drivers = {known: driver for known, driver in self._drivers.items() if known in here}
         return {
             name: device.index
             for name, device in found.items()
