@@ -35,14 +35,14 @@ def slots(monkeypatch: pytest.MonkeyPatch) -> BpfMap:
 )
 def test_a_refusal_names_its_map(slots: BpfMap, monkeypatch: pytest.MonkeyPatch, code: int, words: str) -> None:
     refusing(code, monkeypatch)
-    with pytest.raises(OSError) as refused:
+    with pytest.raises(OSError, match="slots4") as refused:
         bpf_syscall.map_create("kp_slots4", 1, 4, 4, ROOM)
     assert (refused.value.errno, refused.value.strerror) == (
         code,
         f"cannot make map kp_slots4 for {ROOM} entries: {words}",
     )
     for elements in (dict(list(MANY.items())[:1]), MANY):
-        with pytest.raises(OSError) as refused:
+        with pytest.raises(OSError, match="slots4") as refused:
             slots.update(elements)
         assert (refused.value.errno, refused.value.strerror) == (code, f"cannot write to map slots4: {words}")
 
