@@ -72,13 +72,19 @@ class KproxydProcess:
             except AssertionError as error:
                 raise AssertionError(f"{error}; its last words: {self.last_words()}") from None
 
-    def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
-        """End the process; returns how it ended."""
+    def kill(self, number: signal.Signals = signal.SIGKILL, limit_seconds: float = START_SECONDS) -> int:
+        """End the process; returns how it ended. Raises TimeoutExpired when it takes longer."""
         assert self.process is not None, "not started"
         self.process.send_signal(number)
-        code = self.process.wait(15)
+        code = self.process.wait(limit_seconds)
         self.process = None
         return code
+
+    def stop(self) -> None:
+        """Stop the process, and see it stopped: a signal is on its way for a while."""
+        assert self.process is not None, "not started"
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def close(self) -> None:
         """End the process if it runs, and remove its files."""
@@ -124,7 +130,7 @@ class NotifySocket:
         self.path = folder / "notify"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(self.path))
-        self._socket.settimeout(20.0)
+        self._socket.settimeout(START_SECONDS)
 
     def receive(self) -> dict[str, str]:
         """Return the fields of the next message; waits for it."""
@@ -144,7 +150,7 @@ class NotifySocket:
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._socket.recv(4096)
-        self._socket.settimeout(20.0)
+        self._socket.settimeout(START_SECONDS)
 
     def silent_for(self, seconds: float) -> bool:
         """Return whether nothing arrives for so long."""

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 Value = TypeVar("Value")
-LIMIT_SECONDS = 20.0
+#: Only a condition that never comes true costs so much; on a busy machine one that does may take its time.
+LIMIT_SECONDS = 60.0
 
 
 def eventually(condition: Callable[[], Value], what: str, limit_seconds: float = LIMIT_SECONDS) -> Value:

@@ -252,7 +252,7 @@ class ApiServer:
     def send_bookmarks(self) -> None:
         self.call(self.api.send_bookmarks)
 
-    def wait_for_requests(self, enough: Callable[[Sequence[RequestRecord]], bool], timeout: float = 20.0) -> None:
+    def wait_for_requests(self, enough: Callable[[Sequence[RequestRecord]], bool], timeout: float = 60.0) -> None:
         """Wait until the request log satisfies `enough`; TimeoutError shows the log."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: enough(self.requests), timeout):

@@ -20,6 +20,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup im
 from devtools.conformance.netns import CLONE_NEWNET
 
 _REQUEST = struct.Struct("=iii")
+_MORE_THAN_ARE_OPEN = 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -34,7 +35,9 @@ class NodeCgroup:
         self._child = os.fork()
         if self._child == 0:
             try:
-                ours.close()
+                # Whatever this process keeps open stays open: channels of others, their listeners, their namespaces.
+                os.closerange(3, theirs.fileno())
+                os.closerange(theirs.fileno() + 1, _MORE_THAN_ARE_OPEN)
                 Path(self.path, "cgroup.procs").write_text("0")
                 _serve(theirs)
             finally:

@@ -15,7 +15,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar.events i
     Upserted,
 )
 
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 60.0
 
 
 class Recorder:

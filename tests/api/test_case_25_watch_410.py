@@ -43,7 +43,7 @@ def test_410_lists_again_and_takes_the_list_as_the_whole_truth(
 
     source, recorder = start_source(kubeconfig)
     watches = 4 if form == "HTTP 410" else 3
-    server.wait_for_requests(lambda log: sum(r.verb == "watch" for r in of_services(log)) == watches)
+    server.wait_for_requests(lambda log: sum(r.verb == "watch" for r in of_services(log)) >= watches)
 
     assert recorder.names("Service") == KNOWN["after 4-watch.jsonl"]
     for step in ("after 2-watch.jsonl", "after 3-list.json"):
@@ -64,7 +64,7 @@ def test_a_bookmark_moves_the_version_and_is_no_object(
     server.inject(ReplyStream(lines("2-watch.jsonl")[:2]), verb="watch", resource="services")
     server.inject(ReplyStream([], hold=True), verb="watch", resource="services")
     _source, recorder = start_source(kubeconfig)
-    server.wait_for_requests(lambda log: sum(r.verb == "watch" for r in of_services(log)) == 2)
+    server.wait_for_requests(lambda log: sum(r.verb == "watch" for r in of_services(log)) >= 2)
     assert of_services(server.requests)[-1].query["resourceVersion"] == "140"
     assert recorder.names("Service") == KNOWN["after 2-watch.jsonl"]
 

@@ -77,13 +77,20 @@ WATCH = [
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Find silence after a moment instead of minutes."""
-    monkeypatch.setattr(api_client, "READ_SECONDS", 0.5)
-    monkeypatch.setattr(reflector, "WATCH_SECONDS", (1, 1))
+    """Try again after a moment."""
     monkeypatch.setattr(reflector, "FIRST_PAUSE_SECONDS", 0.05)
 
 
-@pytest.mark.parametrize("row", LIST, ids=[row.name for row in LIST])
+@pytest.fixture
+def row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Row:
+    """Silence is found after a moment where it is what goes wrong; elsewhere a busy machine would pass for silent."""
+    given: Row = request.param
+    if isinstance(given.action, Hang):
+        monkeypatch.setattr(api_client, "READ_SECONDS", 0.5)
+    return given
+
+
+@pytest.mark.parametrize("row", LIST, indirect=True, ids=[row.name for row in LIST])
 def test_a_first_list_that_fails(server: ApiServer, kubeconfig: Path, start_source: StartSource, row: Row) -> None:
     server.apply(service("web"), service("db"), endpoint_slice("web-1", "10.244.0.1", of="web"))
     server.inject(row.action, verb="list", resource="services")
@@ -97,7 +104,7 @@ def test_a_first_list_that_fails(server: ApiServer, kubeconfig: Path, start_sour
     assert not source.counters["EndpointSlice"].errors, "a resource does not suffer for another"
 
 
-@pytest.mark.parametrize("row", WATCH, ids=[row.name for row in WATCH])
+@pytest.mark.parametrize("row", WATCH, indirect=True, ids=[row.name for row in WATCH])
 def test_a_watch_that_fails(server: ApiServer, kubeconfig: Path, start_source: StartSource, row: Row) -> None:
     server.apply(service("web"), service("db"))
     server.inject(row.action, verb="watch", resource="services")
@@ -143,7 +150,7 @@ def test_a_watch_that_worked_and_was_closed_is_opened_again_at_once(
     monkeypatch.setattr(reflector, "SHORT_WATCH_SECONDS", 0.0)
     monkeypatch.setattr(reflector, "FIRST_PAUSE_SECONDS", 3600.0)
     source, recorder = start_source(kubeconfig)
-    server.wait_for_requests(lambda log: sum(r.verb == "watch" for r in log) == 4)
+    server.wait_for_requests(lambda log: sum(r.verb == "watch" for r in log) >= 4)
     eventually(lambda: all(counters.watches == 1 for counters in source.counters.values()), "four open watches")
     server.listeners[0].drop_connections()
     server.apply(service("late"))
@@ -157,6 +164,7 @@ def test_a_server_whose_versions_went_back_is_listed_again(
 ) -> None:
     """As after etcd was restored: the server takes a watch from a version of its future, and keeps silent."""
     monkeypatch.setattr(reflector, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(reflector, "WATCH_SECONDS", (1, 1))
     server.apply(*(service(f"s-{number}") for number in range(20)))
     source, recorder = start_source(kubeconfig)
     recorder.wait(lambda r: len(r.names("Service")) == 20)

@@ -106,4 +106,4 @@ def test_an_api_server_that_does_not_answer_holds_up_no_stop(kproxyd: KproxydPro
     server.inject(Hang(), verb="list", times=None)
     kproxyd.start(wait=False)
     server.wait_for_requests(lambda log: sum(r.verb == "list" for r in log) >= 4)
-    assert kproxyd.kill(signal.SIGTERM) == 0
+    assert kproxyd.kill(signal.SIGTERM, limit_seconds=25.0) == 0

@@ -125,7 +125,8 @@ def test_a_sick_server_is_left_for_a_sound_one(
     monkeypatch: pytest.MonkeyPatch,
     action: Action,
 ) -> None:
-    monkeypatch.setattr(api_client, "READ_SECONDS", 0.5)
+    if isinstance(action, Hang):
+        monkeypatch.setattr(api_client, "READ_SECONDS", 0.5)
     control_plane.inject(action, port=control_plane.listeners[0].port, times=None)
     path = tmp_path / "kubeconfig"
     path.write_text(control_plane.kubeconfig())
@@ -146,7 +147,7 @@ def test_a_server_that_hangs_is_left_although_its_connections_live(
     path = tmp_path / "kubeconfig"
     path.write_text(control_plane.kubeconfig())
     source, recorder = start_source(path, servers=control_plane.urls)
-    control_plane.wait_for_requests(lambda log: sum(r.verb == "watch" for r in log) == 4)
+    control_plane.wait_for_requests(lambda log: sum(r.verb == "watch" for r in log) >= 4)
     control_plane.inject(Hang(), port=port, times=None)
     control_plane.apply(service("late"))
     recorder.wait(lambda r: r.names("Service") == {"web", "late"})
@@ -194,7 +195,7 @@ def test_a_client_certificate_is_renewed_without_a_restart(
 ) -> None:
     _source, recorder = start_source(kubeconfig)
     recorder.wait(lambda _r: _source.synced)
-    server.wait_for_requests(lambda log: sum(r.verb == "watch" for r in log) == 4)
+    server.wait_for_requests(lambda log: sum(r.verb == "watch" for r in log) >= 4)
     assert {request.user for request in server.requests} == {KUBE_PROXY}
     kubeconfig.write_text(server.kubeconfig("renewed", groups=["system:masters"]))
     server.listeners[0].drop_connections()
@@ -206,7 +207,7 @@ def test_a_renewal_that_goes_wrong_leaves_the_old_credentials_in_use(
 ) -> None:
     source, recorder = start_source(kubeconfig)
     recorder.wait(lambda _r: source.synced)
-    server.wait_for_requests(lambda log: sum(r.verb == "watch" for r in log) == 4)
+    server.wait_for_requests(lambda log: sum(r.verb == "watch" for r in log) >= 4)
     kubeconfig.write_text("half a fi")
     server.listeners[0].drop_connections()
     server.apply(service("late"))

@@ -343,4 +343,4 @@ def test_as_a_process(tmp_path: Path) -> None:
             proxy("POST", "/standin/faults", {"action": "hang"})
         assert refused.value.code == 403
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0

@@ -66,16 +66,16 @@ def test_the_first_services(
     family = socket.AF_INET6 if ":" in api_server else socket.AF_INET
     with (
         socket.create_server((servers[0], PORT), family=family) as listener,
-        socket.create_connection((api_server, 443), timeout=5) as client,
+        socket.create_connection((api_server, 443), timeout=60) as client,
     ):
         accepted, _peer = listener.accept()
         accepted.sendall(b"here")
         assert client.recv(4) == b"here"
         accepted.close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((dns, 53), timeout=5)
+        socket.create_connection((dns, 53), timeout=60)
     with socket.socket(family, socket.SOCK_DGRAM) as question:
-        question.settimeout(5)
+        question.settimeout(60)
         question.connect((dns, 53))
         # A datagram of the node's own that a rule rejects is not even sent.
         with pytest.raises((PermissionError, ConnectionRefusedError)):

@@ -26,7 +26,7 @@ def test_only_the_processes_of_this_scenario_end(tmp_path: Path) -> None:
     ours, neighbours = started(tmp_path / "a"), started(tmp_path / "ab")
     try:
         assert end_leftovers(tmp_path / "a") == 1
-        ours.communicate(timeout=20)
+        ours.communicate(timeout=60)
         assert ours.returncode != 0
         assert neighbours.poll() is None
         assert end_leftovers(tmp_path / "c") == 0

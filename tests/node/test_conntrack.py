@@ -112,7 +112,7 @@ def test_a_second_insert_of_the_same_flow_is_refused(table: Conntrack) -> None:
 def server(address: str) -> socket.socket:
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     opened.bind((address, 5353))
-    opened.settimeout(5)
+    opened.settimeout(60)
     return opened
 
 

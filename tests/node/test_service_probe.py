@@ -32,6 +32,8 @@ from tests.module_run import run_module
 PODS = ("p1", "p2", "p3")
 CONFIG = {"clusterCIDR": "10.244.0.0/16,fd00:10:244::/48"}
 SPREAD = 60
+#: Of a limit for answers, where some do not come.
+SOON = 0.4
 
 
 def pod_addresses(number: int) -> tuple[str, str]:
@@ -143,7 +145,7 @@ class World:
             "node_name": "n1",
             "config": CONFIG,
             "namespaces": [self.pods[name].path for name in clients],
-            "timeout": 0.4,
+            "timeout": 5.0,
             **options,
         }
         result = run_module("probe", arguments, join)
@@ -279,7 +281,7 @@ def test_somebody_else_masquerades(world: World) -> None:
 def test_a_pod_that_cannot_reach_itself(world: World) -> None:
     world.program(web(("p1",)))
     world.nft("flush set ip kproxy hairpin-endpoints\n")
-    seen = world.probe(web(("p1",)), clients=("p1",))
+    seen = world.probe(web(("p1",)), clients=("p1",), timeout=SOON)
     assert abouts(seen) == {"hairpin", "source"}
     assert any("was led to itself (10.244.1.10:8080) and got no answer" in said for said in seen["failures"])
     assert not [row for row in seen["results"] if row["faults"] and ":" in row["source"]]
@@ -291,7 +293,7 @@ def test_an_endpoint_that_answers_nobody_is_named_and_no_fault(world: World) -> 
     world.pods["p2"].ip(["link set eth0 address 02:00:00:00:00:01"])
     world.node.ip([f"neigh replace {ip} dev veth-p2 lladdr 02:00:00:00:00:02" for ip in pod_addresses(1)])
     try:
-        seen = world.probe(web(), clients=(), connections=30)
+        seen = world.probe(web(), clients=(), connections=30, timeout=SOON)
     finally:
         world.node.ip([f"neigh replace {ip} dev veth-p2 lladdr 02:00:00:00:00:01" for ip in pod_addresses(1)])
     assert seen["failures"] == []
@@ -330,7 +332,7 @@ def test_refuse_and_drop(world: World) -> None:
     assert all("expected reject" in said for said in seen["failures"])
     # Without any rule of ours, a pod's packets leave by the default route and nobody answers.
     world.nft("flush ruleset\n")
-    seen = world.probe(nobody, clients=("p1",), protocols=["TCP"])
+    seen = world.probe(nobody, clients=("p1",), protocols=["TCP"], timeout=SOON)
     assert {row["client"] for row in seen["results"] if row["faults"]} == {"node", world.pods["p1"].path}
     assert all("met silence, expected to be refused at once" in said for said in seen["failures"])
 
@@ -378,7 +380,7 @@ def test_namespaces_that_are_no_pods_are_not_dialled_from(world: World) -> None:
         subprocess.run(["ip", "-n", names[2], "link", "add", "eth0", *ends], check=True)
         for line in ("addr add 10.244.1.99/32 dev eth0", "link set eth0 up", "route add default dev eth0"):
             subprocess.run(["ip", "-n", names[2], *line.split()], check=True)
-        seen = world.probe(web(), namespaces=None, max_namespaces=1)
+        seen = world.probe(web(), namespaces=None, max_namespaces=1, timeout=SOON)
     assert seen["clients"] == ["node", names[2]]
 
 

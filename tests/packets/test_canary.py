@@ -23,7 +23,7 @@ OUTSIDER, POD, OLD, NEW = "203.0.113.7", "10.244.1.9", "10.244.2.21", "10.244.3.
 LEAVES = {"outside": OUTSIDER, "pod": POD, "old": OLD, "new": NEW}
 NODE = "192.0.2.11"
 PORT = 8443
-SECONDS = 5.0
+SECONDS = 60.0
 ORIGINS = ["outside", "pod", "node"]
 MODES = ["legacy", "nft", "nftables"]
 

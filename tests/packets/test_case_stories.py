@@ -27,7 +27,7 @@ from devtools.conformance.packet_system import PacketSystem
 from devtools.conformance.traffic import Shot
 from tests.packets.reported_cases import case, expectations, folder, manifests, probe, step
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 
 
 @contextmanager

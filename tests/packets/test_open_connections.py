@@ -19,7 +19,7 @@ from tests.packets.named_endpoint import NamedEndpoint
 SERVICE = ("10.96.70.2", 443)
 ADDRESSES = {"client": "203.0.113.7", "old": "10.244.2.21", "new": "10.244.3.21"}
 ENDPOINT_PORT = 8443
-SECONDS = 5.0
+SECONDS = 60.0
 
 IPTABLES = f"""*nat
 :PREROUTING ACCEPT [0:0]

@@ -17,6 +17,7 @@ from ansible_collections.kproxy.dataplane.plugins.plugin_utils import _bundle
 from ansible_collections.kproxy.dataplane.plugins.plugin_utils._bundle import Bundle, BundleError, build
 from devtools.conformance.netns import NetworkNamespace
 from devtools.environment import CACHE
+from devtools.kproxyd_process import START_SECONDS
 from devtools.waiting import eventually
 
 
@@ -122,7 +123,7 @@ def test_the_daemon_runs_from_it_and_cleans_up_after_older_versions(
         eventually(in_step, "the daemon to be in step")
     finally:
         daemon.terminate()
-        assert daemon.wait(15) == 0
+        assert daemon.wait(START_SECONDS) == 0
     left = sorted(path.name for path in old_version.parent.iterdir() if not path.name.startswith("."))
     assert len(left) == 2, left
     assert left[1] == "somebody-elses"

@@ -40,17 +40,19 @@ def pods(node: NetworkNamespace) -> Iterator[None]:
             except OSError:
                 return
 
-    for listener in listeners:
-        threading.Thread(target=drain, args=(listener,), daemon=True).start()
+    threads = [threading.Thread(target=drain, args=(listener,), daemon=True) for listener in listeners]
+    for thread in threads:
+        thread.start()
     yield
-    for listener in listeners:
+    for listener, thread in zip(listeners, threads, strict=True):
         listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
         listener.close()
 
 
 def reaches(address: str = CLUSTER_IP, port: int = 80) -> bool:
     try:
-        socket.create_connection((address, port), timeout=2).close()
+        socket.create_connection((address, port), timeout=60).close()
     except OSError:
         return False
     return True
@@ -76,7 +78,7 @@ class Traffic:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                socket.create_connection((CLUSTER_IP, 80), timeout=3).close()
+                socket.create_connection((CLUSTER_IP, 80), timeout=60).close()
                 self.connections += 1
             except OSError as error:
                 self.failures.append(str(error))
@@ -139,7 +141,7 @@ def test_a_flush_by_the_host_firewall_is_repaired_and_told(kproxyd: KproxydProce
     before = kproxyd.content()
     node.run(["nft", "-f", str(case / "host-firewall.nft")])
     firewall = node.run(["nft", "list", "table", "inet", "host_fw"])
-    eventually(lambda: kproxyd.ask("status")["foreignRepairs"] == 1, "the repair", limit_seconds=5.0)
+    eventually(lambda: kproxyd.ask("status")["foreignRepairs"] == 1, "the repair")
     assert kproxyd.content() == before
     assert node.run(["nft", "list", "table", "inet", "host_fw"]) == firewall
     repair = kproxyd.ask("history", last=1)[0]
@@ -162,7 +164,7 @@ def test_partial_damage_is_repaired(kproxyd: KproxydProcess, node: NetworkNamesp
     kproxyd.start()
     before = kproxyd.content()
     node.run(["nft", damage])
-    eventually(lambda: kproxyd.ask("status")["foreignRepairs"] == 1, "the repair", limit_seconds=5.0)
+    eventually(lambda: kproxyd.ask("status")["foreignRepairs"] == 1, "the repair")
     assert kproxyd.content() == before
     assert reaches()
 
@@ -195,7 +197,7 @@ def test_commits_that_fail_are_told_and_retried_until_they_succeed(
         eventually(lambda: get(10256, "/livez").status == 503, "the daemon to call itself late")
     finally:
         owner.close()
-    eventually(kproxyd.in_step, "the commit to succeed without another event", limit_seconds=40.0)
+    eventually(kproxyd.in_step, "the commit to succeed without another event")
     assert get(10256, "/livez").status == 200
     assert [one["endpoint"] for one in kproxyd.ask("backends")] == [f"{POD_IPS[1]}:{PORT}"]
     assert reaches()

@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.kproxy.dataplane.plugins.module_utils._cli.client import Refused
 from devtools.conformance.netns import NetworkNamespace
 from devtools.http_probe import get, listens
-from devtools.kproxyd_process import KproxydProcess, NotifySocket
+from devtools.kproxyd_process import START_SECONDS, KproxydProcess, NotifySocket
 from devtools.waiting import eventually
 from tests.sidecar.one_node import NODE_IP, POD_IPS, endpoints, service, this_node
 
@@ -58,7 +58,7 @@ def test_the_service_manager_is_told(kproxyd: KproxydProcess) -> None:
     assert kproxyd.process is not None
     kproxyd.process.send_signal(signal.SIGTERM)
     assert manager.wait_for("STOPPING") == "1"
-    assert kproxyd.process.wait(15) == 0
+    assert kproxyd.process.wait(START_SECONDS) == 0
     manager.close()
 
 
@@ -68,7 +68,7 @@ def test_a_hung_daemon_is_not_reported_alive(kproxyd: KproxydProcess) -> None:
     kproxyd.start(environment={"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "300000"})
     assert kproxyd.process is not None
     manager.wait_for("WATCHDOG")
-    kproxyd.process.send_signal(signal.SIGSTOP)
+    kproxyd.stop()
     manager.drain()
     assert manager.silent_for(0.6)
     kproxyd.process.send_signal(signal.SIGCONT)
@@ -112,7 +112,7 @@ def test_refused_packets_on_loopback_are_counted_by_protocol(kproxyd: KproxydPro
     kproxyd.start()
     for _datagram in range(3):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-            client.settimeout(5)
+            client.settimeout(60)
             client.connect(("127.0.0.1", 30053))
             client.send(b"x")
             with pytest.raises(ConnectionRefusedError):
@@ -164,5 +164,5 @@ def test_a_bad_configuration_ends_at_once(kproxyd: KproxydProcess, config: dict[
     kproxyd.config.update(config)
     kproxyd.start(wait=False)
     assert kproxyd.process is not None
-    assert kproxyd.process.wait(15) == 2
+    assert kproxyd.process.wait(START_SECONDS) == 2
     assert words in kproxyd.last_words()

@@ -31,10 +31,13 @@ class Backend:
         self.name = name
         self.address = (address, 5000)
         self._listener = socket.create_server(self.address)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
+        # A thread that still waits could serve the next test's clients, by the same number of a descriptor.
+        self._thread.join()
         self._listener.close()
 
     def _accept(self) -> None:
@@ -78,7 +81,7 @@ def relay(*backends: Backend, affinity_seconds: int = 0) -> Relay:
 
 
 def dial() -> socket.socket:
-    return socket.create_connection(("127.0.0.1", PORT), timeout=5)
+    return socket.create_connection(("127.0.0.1", PORT), timeout=60)
 
 
 def greeting() -> str:
@@ -212,7 +215,7 @@ def test_a_taken_port_is_counted_and_tried_again(
 
 def test_both_families(on_loop: OnLoop, relays: LocalhostRelays, backends: list[Backend]) -> None:
     on_loop(lambda: relays.update({RelayKey(6, PORT): relay(backends[0])}))
-    with socket.create_connection(("::1", PORT), timeout=5) as client:
+    with socket.create_connection(("::1", PORT), timeout=60) as client:
         assert client.makefile().readline() == "one\n"
     assert refused()
 

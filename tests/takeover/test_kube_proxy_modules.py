@@ -75,8 +75,8 @@ def test_exclusion_waits_until_the_pod_is_gone(cluster: Cluster, tmp_path: Path)
         eventually(lambda: LABEL in cluster.admin.get(node)["metadata"].get("labels", {}), "the node's label")
         assert not excluded.done()
         cluster.admin.delete(POD)
-        assert excluded.result(timeout=30)["changed"]
-    assert api.wait_for_change(path, listing.version, 5)
+        assert excluded.result(timeout=60)["changed"]
+    assert api.wait_for_change(path, listing.version, 60)
 
 
 def test_exclusion_fails_while_the_pod_stays(cluster: Cluster) -> None:

@@ -27,7 +27,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse im
 from devtools.conformance.netns import NetworkNamespace
 from devtools.conformance.node_cgroup import BpfFs
 
-WAIT = 3.0
+#: Whatever comes, comes at once; who waits so long waits in vain.
+WAIT = 60.0
 INGRESS = {4: "192.0.2.11", 6: "2001:db8:1::11"}
 BACKEND = {4: "192.0.2.12", 6: "2001:db8:1::12"}
 CLIENT = {4: "198.51.100.9", 6: "2001:db8:f::9"}

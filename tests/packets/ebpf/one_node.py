@@ -16,7 +16,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse im
 from devtools.conformance.netns import NetworkNamespace
 from devtools.conformance.node_cgroup import BpfFs, NodeCgroup
 
-WAIT = 3.0
+#: Whatever comes, comes at once; who waits so long waits in vain.
+WAIT = 60.0
 NODE = {4: "192.0.2.11", 6: "2001:db8:1::11"}
 CLIENT = {4: "198.51.100.9", 6: "2001:db8:f::9"}
 POD = {4: "10.244.1.5", 6: "fd00:10:244:1::5"}

@@ -20,7 +20,8 @@ POD4, POD6 = "10.244.1.5", "fd00:10:244:1::5"
 VIP4, VIP6 = "10.96.0.10", "fd00:10:96::10"
 NODE4 = "192.0.2.11"
 STREAM, DGRAM = socket.SOCK_STREAM, socket.SOCK_DGRAM
-WAIT = 3.0
+#: Whatever comes, comes at once; who waits so long waits in vain.
+WAIT = 60.0
 _numbers = itertools.count()
 
 

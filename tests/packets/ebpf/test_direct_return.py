@@ -11,7 +11,8 @@ from typing import Protocol
 
 import pytest
 
-from tests.packets.ebpf.fabric import BACKEND, CLIENT, INGRESS, Fabric
+from devtools.waiting import eventually
+from tests.packets.ebpf.fabric import BACKEND, CLIENT, INGRESS, WAIT, Fabric
 from tests.packets.ebpf.test_xdp import everything
 
 BIG = 1 << 20
@@ -47,7 +48,7 @@ def test_the_client_keeps_its_address_and_is_answered_directly(fabrics: Make, fo
         with fabric.serve(family, socket.SOCK_STREAM) as server, fabric.dial(family, socket.SOCK_STREAM) as client:
             accepted, peer = server.accept()
             assert peer[0] == CLIENT[family]
-            accepted.settimeout(3.0)
+            accepted.settimeout(WAIT)
             for sender, receiver in ((client, accepted), (accepted, client)):
                 word = os.urandom(BIG)
                 before = fabric.sent_by_ingress()
@@ -134,9 +135,10 @@ def test_an_endpoint_that_the_other_node_does_not_know_is_silent_and_counted(fab
     fabric = fabrics(forwarding)
     fabric.first.sync(everything())
     fabric.second.sync(everything("n1"))
-    for family in (4, 6):
+    for number, family in enumerate((4, 6), 1):
         with fabric.serve(family, socket.SOCK_DGRAM), fabric.dial(family, socket.SOCK_DGRAM) as client:
             client.send(b"too early")
+            eventually(lambda: fabric.second.backend.plane.reasons()["dsr-unknown"] >= number, "it to be counted")  # noqa: B023
             client.settimeout(0.2)
             with pytest.raises(TimeoutError):
                 client.recv(16)

@@ -34,7 +34,7 @@ VIP = (CLUSTER_IP[4], 80)
 #: Of each kind of traffic, before, between and after replacements.
 ROUNDS = 20
 REPLACEMENTS = 3
-SECONDS = 5.0
+SECONDS = 60.0
 
 
 class Traffic:

@@ -14,8 +14,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flow
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import Dataplane
-from devtools.waiting import eventually
-from tests.packets.ebpf.one_node import NODE, POD, World, objects, slices
+from devtools.waiting import LIMIT_SECONDS, eventually
+from tests.packets.ebpf.one_node import NODE, POD, WAIT, World, objects, slices
 
 FRONTEND = (NODE[4], 30080)
 
@@ -27,7 +27,7 @@ class Connection:
         self.client = world.client_socket(world.client, 4, socket.SOCK_STREAM)
         self.client.connect(FRONTEND)
         self.accepted, _peer = server.accept()
-        self.accepted.settimeout(3.0)
+        self.accepted.settimeout(WAIT)
 
     def works(self) -> bool:
         self.client.send(b"ping")
@@ -107,7 +107,7 @@ def test_a_retirement_waits_for_the_last_connection(world: World, monkeypatch: p
     # An ended connection is kept for some seconds for its last packets; here they have come.
     monkeypatch.setattr(flow_lifetime, "CLOSING_SECONDS", 0)
     connection.close()
-    assert retirement.ended.result(10) == ebpf_retirement.REMOVED
+    assert retirement.ended.result(LIMIT_SECONDS) == ebpf_retirement.REMOVED
     assert not world.backend.plane.exists()
     retirement.close()
 
@@ -123,7 +123,7 @@ def test_a_retirement_leaves_everything_to_a_backend_that_comes_back(world: Worl
         again = Engine(world.engine.config, EbpfBackend(options=world.backend.options))
         again.apply(everything)
         assert again.sync().wrote
-    assert retirement.ended.result(10) == ebpf_retirement.TAKEN_BACK
+    assert retirement.ended.result(LIMIT_SECONDS) == ebpf_retirement.TAKEN_BACK
     retirement.close()
     assert hooks(world) == before
     assert connection.works()

@@ -15,7 +15,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_xdp import program_on
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.network_devices import Device
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change
-from tests.packets.ebpf.fabric import INGRESS, POD, Fabric, pass_program
+from tests.packets.ebpf.fabric import INGRESS, POD, WAIT, Fabric, pass_program
 from tests.packets.ebpf.one_node import objects, slices
 
 XDP = 37
@@ -47,7 +47,7 @@ def speak(fabric: Fabric, family: int, payload: int = 3) -> str:
     with fabric.serve(family, socket.SOCK_STREAM) as server, fabric.dial(family, socket.SOCK_STREAM) as client:
         accepted, peer = server.accept()
         with accepted:
-            accepted.settimeout(3.0)
+            accepted.settimeout(WAIT)
             for word in words:
                 client.sendall(word)
                 assert accepted.recv(payload, socket.MSG_WAITALL) == word

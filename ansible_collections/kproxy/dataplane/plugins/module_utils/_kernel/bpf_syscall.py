@@ -8,6 +8,7 @@ caller owns, or data, and raises OSError with the kernel's error number.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -24,6 +25,8 @@ LINK_CREATE, LINK_UPDATE, LINK_DETACH, PROG_QUERY, PROG_GET_FD_BY_ID = 28, 29, 3
 
 F_REPLACE = 4
 LOG_SIZE = 1 << 20
+#: As often a load is begun before it counts as failed; libbpf begins 5 times, for the same reason.
+LOAD_ATTEMPTS = 20
 
 
 class VerifierError(OSError):
@@ -183,14 +186,26 @@ def program_load(name: str, kind: int, attach_type: int, instructions: bytes, li
         )
 
     try:
-        return _fd(PROG_LOAD, attributes(0, 0, 0))
+        return _load(attributes(0, 0, 0))
     except OSError as first:
         log = ctypes.create_string_buffer(LOG_SIZE)
         try:
-            return _fd(PROG_LOAD, attributes(1, LOG_SIZE, ctypes.addressof(log)))
+            return _load(attributes(1, LOG_SIZE, ctypes.addressof(log)))
         except OSError:
             lines = log.value.decode("utf-8", "replace").splitlines()
             raise VerifierError(first.errno or 0, name, "\n".join(lines[-12:])) from first
+
+
+def _load(attributes: bytes) -> int:
+    """Load a program, and begin again where a signal came: the verifier then gives up with EAGAIN.
+
+    Signals in the kernel's sense are also a process that is stopped and goes on, a cgroup that is frozen, a machine
+    that is suspended, and a debugger that attaches.
+    """
+    for _ in range(LOAD_ATTEMPTS - 1):
+        with contextlib.suppress(BlockingIOError):
+            return _fd(PROG_LOAD, attributes)
+    return _fd(PROG_LOAD, attributes)
 
 
 def pin(descriptor: int, path: str) -> None:

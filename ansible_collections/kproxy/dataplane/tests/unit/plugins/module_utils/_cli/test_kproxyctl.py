@@ -37,13 +37,15 @@ class Answering:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen(8)
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def result(self, document: Any) -> None:
         self.answer = json.dumps({"version": 1, "ok": True, "result": document}).encode() + b"\n"
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
         self._listener.close()
 
     def _serve(self) -> None:

@@ -68,7 +68,8 @@ class Server:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        # By the interval it learns that it is to end.
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self) -> None:
         """Stop listening."""
@@ -98,7 +99,7 @@ def names(documents: list[Any]) -> list[str]:
 
 def read(*urls: str, token: str | None = None) -> list[str]:
     """Read the cluster and return the names of the objects."""
-    return names(api_server.read_cluster(Connection(servers=urls, token=token, timeout=5), "n1"))
+    return names(api_server.read_cluster(Connection(servers=urls, token=token, timeout=60), "n1"))
 
 
 def test_chunks_are_put_together(servers: Any) -> None:
