@@ -129,6 +129,8 @@ def build_service(service: Service, slices: Sequence[EndpointSlice], view: NodeV
     ports: list[BuiltPort] = []
     config, zone, _primary_addresses, _detected = view
     families, node_name = config.families, config.node_name
+    if external_ips and not config.serves_external_ips:
+        external_ips, service = (), service._replace(external_ips=())
     for cluster_ip in cluster_ips:
         family = 4 if len(cluster_ip) == 4 else 6
         if family not in families:

@@ -33,6 +33,7 @@ PRIMARY = "primary"
 LOCALHOST = "localhost"
 ALL = "all"
 LOCALHOST_NODE_PORTS_GATE = "KubeProxyNFTablesLocalhostNodePorts"
+EXTERNAL_IPS_GATE = "AllowServiceExternalIPs"
 
 _MAX_INTERFACE_NAME = 15
 _LOOPBACK = (Prefix(b"\x7f\x00\x00\x00", 8), Prefix(b"\x00" * 15 + b"\x01", 128))
@@ -76,6 +77,11 @@ class ProxyConfig:
     def localhost_gate(self) -> bool:
         """Loopback NodePorts are ours to serve or refuse (KEP-6032)."""
         return bool(self.feature_gates.get(LOCALHOST_NODE_PORTS_GATE, False))
+
+    @property
+    def serves_external_ips(self) -> bool:
+        """External IPs of Services are served (KEP-5707), as they are by default."""
+        return bool(self.feature_gates.get(EXTERNAL_IPS_GATE, True))
 
     def serves_localhost(self, family: int) -> bool:
         """Loopback NodePorts of a family are opted in: `localhost`, or a CIDR that lies within loopback."""

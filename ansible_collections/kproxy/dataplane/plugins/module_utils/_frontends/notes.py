@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.build import BuiltPort
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import EXTERNAL_IPS_GATE
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.store import ServiceKey
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address import format_address
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.endpointslice import EndpointSlice
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NAMES
 
@@ -34,6 +36,9 @@ def notes_of(table: ServiceTable, key: ServiceKey, most_endpoints: int = sys.max
     service = table.store.services.get(key)
     if service is not None:
         yield from service.notes
+        if service.external_ips and not table.config.serves_external_ips:
+            addresses = ", ".join(map(format_address, service.external_ips))
+            yield "externalIPs: the feature gate %s is off; %s are left out" % (EXTERNAL_IPS_GATE, addresses)
     for piece in table.store.slices_of(key):
         for note in piece.notes:
             yield "EndpointSlice %s: %s" % (piece.name, note)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.shown import shown
 
 _MAPPED_PREFIX = b"\x00" * 10 + b"\xff\xff"
-_DOTTED_QUAD = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}", re.ASCII)
+_DOTTED_QUAD = re.compile(r"0*\d{1,3}(\.0*\d{1,3}){3}", re.ASCII)
 _BROADCAST = b"\xff" * 4
 _ZEROS = b"\x00" * 15
 _PREFIX_LENGTH = re.compile(r"0*\d{1,3}", re.ASCII)
@@ -29,22 +29,26 @@ def parse_address(text: str) -> bytes:
 
     IPv4-mapped IPv6 addresses are IPv4. Raises AddressError. Source: k8s.io/utils/net ParseIPSloppy.
     """
+    packed = _packed(text)
+    return packed[12:] if len(packed) == 16 and packed.startswith(_MAPPED_PREFIX) else packed
+
+
+def _packed(text: str) -> bytes:
+    """Return an address as it is written: 16 bytes of one with colons."""
     try:
         return socket.inet_pton(socket.AF_INET, text)
     except (OSError, TypeError, ValueError):
         pass
     if not isinstance(text, str):
         raise AddressError("%s is not an IP address" % shown(text))
-    if _DOTTED_QUAD.fullmatch(text):
-        octets = [int(part, 10) for part in text.split(".")]
-        if max(octets) <= 255:
-            return bytes(octets)
-        raise AddressError("%r is not an IP address" % text)
+    head, colon, last = text.rpartition(":")
+    plain = text
+    if _DOTTED_QUAD.fullmatch(last):
+        plain = head + colon + ".".join(str(int(part, 10)) for part in last.split("."))
     try:
-        packed = socket.inet_pton(socket.AF_INET6, text)
+        return socket.inet_pton(socket.AF_INET6 if colon else socket.AF_INET, plain)
     except (OSError, ValueError):
         raise AddressError("%s is not an IP address" % shown(text)) from None
-    return packed[12:] if packed.startswith(_MAPPED_PREFIX) else packed
 
 
 def format_address(packed: bytes) -> str:
@@ -106,19 +110,23 @@ class Prefix(NamedTuple):
 def parse_prefix(text: str) -> Prefix:
     """Return the prefix of ``address/length``; host bits are cleared, blanks around it are trimmed.
 
-    Raises AddressError.
+    An IPv4-mapped block is IPv4 if its length, which counts 128 bits, leaves all of the prefix that says so. Raises
+    AddressError. Source: k8s.io/utils/net ParseCIDRSloppy and IPFamilyOfCIDR.
     """
     if not isinstance(text, str):
         raise AddressError("%s is not a CIDR block" % shown(text))
     address, slash, length_text = text.strip().partition("/")
     if not slash or not _PREFIX_LENGTH.fullmatch(length_text):
         raise AddressError("%s is not a CIDR block" % shown(text))
-    packed = parse_address(address)
+    packed = _packed(address)
     length, width = int(length_text, 10), len(packed) * 8
     if length > width:
         raise AddressError("%s is not a CIDR block: the prefix is longer than %d bits" % (shown(text), width))
     keep = ((1 << length) - 1) << (width - length)
-    return Prefix((int.from_bytes(packed, "big") & keep).to_bytes(len(packed), "big"), length)
+    network = (int.from_bytes(packed, "big") & keep).to_bytes(len(packed), "big")
+    if width == 128 and network.startswith(_MAPPED_PREFIX):
+        return Prefix(network[12:], length - 96)
+    return Prefix(network, length)
 
 
 def merge_ranges(ranges: list[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:

@@ -97,7 +97,7 @@ def parse_service(manifest: Mapping[str, Any], metadata: Mapping[str, Any], name
         source_ranges=_source_ranges(spec, families, notes),
         internal_local=internal == "Local",
         # pkg/api/v1/service/util.go ExternallyAccessible
-        external_local=external == "Local" and (kind != "ClusterIP" or bool(external_ips)),
+        external_local=external == "Local" and (kind != "ClusterIP" or bool(spec.get("externalIPs"))),
         affinity_seconds=_affinity_seconds(spec),
         health_check_node_port=check_port if load_balancer and external == "Local" else 0,
         ports=_ports(spec, kind, notes),

@@ -29,6 +29,8 @@ NO_COUNTERPART = "no-counterpart"
 UNKNOWN = "unknown"
 
 LOCALHOST_GATE = "KubeProxyNFTablesLocalhostNodePorts"
+# Those that decide what becomes of a packet.
+_GATES = frozenset((LOCALHOST_GATE, "AllowServiceExternalIPs"))
 # kube-proxy stops scaling its table with the cores here.
 _CONNTRACK_CEILING = 1048576
 
@@ -165,7 +167,7 @@ def _judge(field: str, value: Any, mode: str) -> list[Finding]:
 
 
 def _judge_gate(gate: str, state: Any) -> Finding:
-    if gate == LOCALHOST_GATE:
+    if gate in _GATES:
         return Finding(f"featureGates.{gate}", state, CARRIED, "")
     return Finding(f"featureGates.{gate}", state, NO_COUNTERPART, "no such gate here")
 
@@ -256,7 +258,7 @@ def translate(config: Mapping[str, Any], cores: int) -> Translation:
     if mode not in _MODE_SECTION:
         raise ValueError(f"mode is {mode!r}; kube-proxy knows iptables, ipvs and nftables on Linux")
     section = _MODE_SECTION[mode]
-    gates = {name: bool(state) for name, state in (flat.get("featureGates") or {}).items() if name == LOCALHOST_GATE}
+    gates = {name: bool(state) for name, state in (flat.get("featureGates") or {}).items() if name in _GATES}
     addresses, findings = _node_port_addresses(flat, mode, gates)
     findings += _default_localhost(flat, mode, addresses)
     hosts = default_hosts(str(flat.get("bindAddress") or ""))

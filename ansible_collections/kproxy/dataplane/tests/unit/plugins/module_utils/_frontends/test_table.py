@@ -12,6 +12,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.closed
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import ConfigError, ProxyConfig
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.notes import notes_of
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.undetected import undetected
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.unknown_node import unknown_node
@@ -66,6 +67,17 @@ def test_nobody_takes_over_a_cluster_ip() -> None:
     thief = service("thief", created=OLD, clusterIP="10.96.0.9", externalIPs=["10.96.0.5"])
     made = table(thief, service("web", created=NEW))
     assert made.frontends[key("10.96.0.5")].service_port.name == "web"
+
+
+def test_external_ips_are_served_unless_their_gate_is_off() -> None:
+    """KEP-5707: pkg/proxy/serviceport.go ExternalIPs. An ingress address that is one of them is served as such."""
+    web = service(type="LoadBalancer", externalIPs=["198.51.100.54", "198.51.100.55"], ingress=["198.51.100.55"])
+    assert {key("198.51.100.54"), key("198.51.100.55")} <= set(table(web).frontends)
+    made = table(web, featureGates={"AllowServiceExternalIPs": False})
+    assert set(made.frontends) == {key("10.96.0.5"), key("198.51.100.55")}
+    assert list(notes_of(made, ("shop", "web"))) == [
+        "externalIPs: the feature gate AllowServiceExternalIPs is off; 198.51.100.54, 198.51.100.55 are left out"
+    ]
 
 
 def test_a_change_touches_only_its_service() -> None:

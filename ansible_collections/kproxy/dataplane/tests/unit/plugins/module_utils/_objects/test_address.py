@@ -25,6 +25,9 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address 
         ("FD00:0:0::A00:3", "fd00::a00:3"),
         ("fd00::10.0.0.3", "fd00::a00:3"),
         ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("10.96.0.0001", "10.96.0.1"),
+        ("::ffff:192.000.002.001", "192.0.2.1"),
+        ("fd00::010.0.0.3", "fd00::a00:3"),
     ],
 )
 def test_an_address_is_written_back_in_canonical_form(text: str, canonical: str) -> None:
@@ -37,7 +40,9 @@ def test_an_address_is_written_back_in_canonical_form(text: str, canonical: str)
         "",
         "10.96.0",
         "10.96.0.256",
-        "10.96.0.0001",
+        "10.96.0.0256",
+        "::ffff:192.0.2",
+        "::ffff:192.0.2.256",
         "10.96.0.1.1",
         "fe80::1%eth0",
         "example.org",
@@ -57,13 +62,21 @@ def test_what_is_no_address_is_refused_by_its_text(text: str) -> None:
         (" 192.000.002.000/026 ", "192.0.2.0/26"),
         ("0.0.0.0/0", "0.0.0.0/0"),
         ("2001:db8::1/64", "2001:db8::/64"),
+        # The length counts the bits of what is written; what is left of the address says whose block it is.
+        ("::ffff:192.0.2.77/120", "192.0.2.0/24"),
+        ("::ffff:0.0.0.0/96", "0.0.0.0/0"),
+        ("::ffff:192.0.2.77/128", "192.0.2.77/32"),
+        ("::ffff:192.0.2.77/24", "::/24"),
     ],
 )
 def test_a_prefix_loses_its_host_bits(text: str, canonical: str) -> None:
     assert str(parse_prefix(text)) == canonical
 
 
-@pytest.mark.parametrize("text", ["192.0.2.0", "192.0.2.0/33", "192.0.2.0/-1", "192.0.2.0/a", "/24", "2001:db8::/129"])
+@pytest.mark.parametrize(
+    "text",
+    ["192.0.2.0", "192.0.2.0/33", "::ffff:192.0.2.0/129", "192.0.2.0/-1", "192.0.2.0/a", "/24", "2001:db8::/129"],
+)
 def test_what_is_no_prefix_is_refused(text: str) -> None:
     with pytest.raises(AddressError):
         parse_prefix(text)

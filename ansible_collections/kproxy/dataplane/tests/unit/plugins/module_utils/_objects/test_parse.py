@@ -300,6 +300,7 @@ def test_one_bad_endpoint_costs_only_itself() -> None:
         ({"type": "NodePort"}, True),
         ({"type": "LoadBalancer"}, True),
         ({"type": "ClusterIP", "externalIPs": ["198.51.100.9"]}, True),
+        ({"type": "ClusterIP", "externalIPs": ["of no use"]}, True),
         ({"type": "ClusterIP"}, False),
     ],
 )

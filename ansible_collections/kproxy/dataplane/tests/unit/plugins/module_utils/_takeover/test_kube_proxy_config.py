@@ -48,6 +48,12 @@ CARRIED = [
         "nodePortAddresses",
         ["127.0.0.0/8"],
     ),
+    (
+        "no external IPs",
+        {"featureGates": {"AllowServiceExternalIPs": False, "SomeOldGate": True}},
+        "featureGates",
+        {"AllowServiceExternalIPs": False},
+    ),
     ("bind address", {"bindAddress": "192.0.2.11"}, "bindAddress", "192.0.2.11"),
     (
         "loopback alone opens nothing",
@@ -86,6 +92,7 @@ LOST = [
     ("unknown field", {"speed": "high"}, ["speed"]),
     ("unknown nested field", {"conntrack": {"turbo": 1}}, ["conntrack.turbo"]),
     ("profiling off", {"enableProfiling": False}, []),
+    ("external IPs off", {"featureGates": {"AllowServiceExternalIPs": False}}, []),
     ("new field that nobody set", {"speed": "", "conntrack": {"turbo": None}, "gear": {"high": False}}, []),
     ("fields of old releases", {"portRange": "", "udpIdleTimeout": "250ms", "conntrack": {"max": 5}}, []),
     ("empty section", {"conntrack": None, "featureGates": ""}, []),
