@@ -27,6 +27,13 @@ def test_info_translates_and_says_who_is_selected(cluster: Cluster) -> None:
     assert any(line.startswith("ipvs.scheduler lc") for line in info["lost"])
 
 
+def test_a_node_is_found_by_the_name_that_its_machine_has(cluster: Cluster) -> None:
+    """Inventories and host names may have capitals, names of Nodes never do; kubelet writes them small."""
+    assert cluster.module("kube_proxy_info", node_name="N1")["selected"]
+    planned = cluster.module("kube_proxy", state="excluded", node_name="N1", _ansible_check_mode=True)
+    assert planned["actions"][0] == "label node n1"
+
+
 def test_one_node_is_excluded_and_the_others_are_not(cluster: Cluster) -> None:
     check = cluster.module("kube_proxy", state="excluded", node_name="n1", _ansible_check_mode=True)
     assert check["changed"]

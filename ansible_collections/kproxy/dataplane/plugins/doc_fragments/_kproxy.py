@@ -16,7 +16,7 @@ options:
     description:
       - Name of the Node object that stands for the machine the module runs on.
       - Decides which endpoints are local, which hints apply and which addresses accept NodePorts.
-      - When not given, the machine's host name in lower case.
+      - When not given, the machine's host name. Either is taken in lower case, as names of Nodes are.
     type: str
   config:
     description:

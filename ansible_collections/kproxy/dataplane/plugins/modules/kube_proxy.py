@@ -99,6 +99,7 @@ from typing import Any, NamedTuple
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._bootstrap import kubeadm
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import overridden_name
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources import api_objects, connection
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.api_objects import ApiObjects
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
@@ -221,7 +222,7 @@ def wait_for_pods_to_go(api: ApiObjects, node_name: str, seconds: int) -> None:
 
 def run(module: AnsibleModule, api: ApiObjects) -> dict[str, Any]:
     """Plan, act outside check mode, and return the result."""
-    state, node_name = module.params["state"], module.params["node_name"]
+    state, node_name = module.params["state"], overridden_name(module.params["node_name"])
     deleted: list[dict[str, Any]] = []
     if state == "removed":
         actions, deleted = plan_removal(api)

@@ -124,6 +124,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import overridden_name
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources import api_objects, connection
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.errors import SourceError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sources.manifests import parse_text
@@ -194,7 +195,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=module.tmpdir) as folder:
         try:
             api = api_objects.ApiObjects(connection.from_kubeconfig(module.params["kubeconfig"], folder))
-            result = read(api, module.params["node_name"], module.params["cores"])
+            result = read(api, overridden_name(module.params["node_name"]), module.params["cores"])
         except (SourceError, ValueError) as error:
             module.fail_json(msg=str(error))
     module.exit_json(**result)

@@ -116,6 +116,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.config import overridden_name
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import (
     ipset_state,
     iptables_state,
@@ -169,7 +170,7 @@ def build_script(module: AnsibleModule) -> str:
     return undo.script(
         saved,
         module.params["units"],
-        module.params["node_name"],
+        overridden_name(module.params["node_name"]),
         module.params["kubelet_kubeconfig"],
         cluster.EXCLUSION_LABEL,
     )

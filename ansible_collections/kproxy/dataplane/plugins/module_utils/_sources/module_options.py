@@ -86,5 +86,5 @@ def proxy_config(options: Mapping[str, Any]) -> ProxyConfig:
 def node_name_of(options: Mapping[str, Any]) -> str:
     """Return the name of the Node object: the option, the configuration's, or the host's own name."""
     config = options["config"]
-    given = options.get("node_name") or overridden_name(config.get("hostnameOverride")) or config.get("nodeName")
-    return str(given or socket.gethostname().lower())
+    names = (options.get("node_name"), config.get("hostnameOverride"), config.get("nodeName"), socket.gethostname())
+    return next(filter(None, map(overridden_name, names)))
