@@ -192,12 +192,15 @@ def write_script(path: str, text: str) -> None:
 def arm(module: AnsibleModule, path: str) -> bool:
     """Arm, or give an armed timer its whole time again. Return whether the timer runs.
 
-    The script of an armed timer is kept: it holds the state before the takeover, the node may be half-way by now.
+    The script of an armed timer is kept: it holds the state before the takeover, the node may be half-way by now. A
+    timer whose script has gone is no way back.
     """
     running = timer_runs()
-    if not running:
+    if not (running and os.path.exists(path)):
         text = build_script(module)
         if not text:
+            if running and not module.check_mode:
+                stop_timer()
             return False
         if not module.check_mode:
             write_script(path, text)

@@ -28,6 +28,10 @@ def test_ours_is_gone(host: Host) -> None:
     assert not host.file("/etc/kproxy/carried-over.json").exists
 
 
+def test_no_way_back_waits(host: Host) -> None:
+    assert host.run("systemctl is-active kproxy-safeguard.timer").stdout.strip() == "inactive"
+
+
 @pytest.mark.parametrize("name", ["node", "pod"])
 def test_open_connections_still_carry_bytes(host: Host, name: str) -> None:
     before = held(host, name)

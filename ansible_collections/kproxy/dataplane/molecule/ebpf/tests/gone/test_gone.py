@@ -31,3 +31,7 @@ def test_no_program_translates_any_more(host: Host) -> None:
 def test_no_sidecar_is_left(host: Host) -> None:
     assert not host.file("/etc/kproxy").exists
     assert host.run("systemctl cat kproxyd.service kproxy-retirement.service").failed
+
+
+def test_no_way_back_waits(host: Host) -> None:
+    assert host.check_output("systemctl list-units --all --plain --no-legend 'kproxy-safeguard.*'") == ""
