@@ -6,6 +6,7 @@ Each replacement is a backend made anew, as after a kill -9 or an upgrade: nothi
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import socket
@@ -25,7 +26,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_datap
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_flow_filter import FlowFilter
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_loader import MapSet
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_migration import generations
-from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Upsert, parse
+from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.parse import Change, Delete, Upsert, parse
 from devtools.waiting import eventually
 from tests.packets.ebpf.one_node import CLUSTER_IP, NODE, POD, World, objects, slices
 
@@ -329,6 +330,80 @@ def test_what_was_learned_stays_with_its_service_port(
         finally:
             with world.node.entered():
                 backend.remove()
+
+
+def crowd(number: int, ports: int, ips: int) -> list[Change]:
+    """A Service with that many ports on that many external addresses; another one for every number."""
+    made = parse({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": f"crowd-{number}"},
+        "spec": {
+            "clusterIP": f"10.96.1.{number}",
+            "externalIPs": [f"203.0.{113 + number}.{last}" for last in range(1, ips + 1)],
+            "ports": [{"name": f"p{port}", "port": port, "protocol": "TCP"} for port in range(1, ports + 1)],
+        },
+    })  # fmt: skip
+    pods = parse({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"namespace": "shop", "name": f"crowd-{number}",
+                     "labels": {"kubernetes.io/service-name": f"crowd-{number}"}},
+        "ports": [{"name": f"p{port}", "port": 8080, "protocol": "TCP"} for port in range(1, ports + 1)],
+        "endpoints": [{"addresses": [f"10.244.1.{last}"], "conditions": {"ready": True}} for last in (7, 8)],
+    })  # fmt: skip
+    assert made is not None
+    assert pods is not None
+    return [Upsert(made), Upsert(pods)]
+
+
+def gone(number: int) -> list[Change]:
+    return [Delete(kind, "shop", f"crowd-{number}") for kind in ("Service", "EndpointSlice")]
+
+
+@pytest.mark.parametrize(("table_size", "ports", "ips"), [(0, 100, 105), (251, 30, 1)], ids=["frontends", "tables"])
+@pytest.mark.parametrize("again", [False, True], ids=["running", "restarted"])
+def test_all_may_be_replaced_in_one_commit(world: World, table_size: int, ports: int, ips: int, again: bool) -> None:
+    """What comes is written before what goes is removed: maps that have room for either have to move."""
+    backend = EbpfBackend(options=world.backend.options._replace(table_size=table_size))
+    engine = Engine(world.engine.config, backend)
+    try:
+        with world.node.entered():
+            engine.apply([*objects(), *slices(), *crowd(1, ports, min(ips, 70))])
+            engine.sync()
+            if again:
+                backend.close()
+                backend = EbpfBackend(options=backend.options)
+                engine = Engine(world.engine.config, backend)
+                engine.apply([*objects(), *slices(), *crowd(2, ports, ips)])
+            else:
+                engine.apply([*gone(1), *crowd(2, ports, ips)])
+            engine.sync()
+        held = backend.plane.read(("frontends4", "tables4"))
+        assert len(held["frontends4"]) == ports * (ips + 1) + 4
+        assert len(held["tables4"]) == (ports if table_size else 0)
+        assert backend.plane.current()
+    finally:
+        with world.node.entered():
+            backend.remove()
+
+
+def test_a_node_may_have_any_number_of_addresses(world: World) -> None:
+    """kube-proxy's ipvs mode gives a node the address of every Service."""
+    everywhere = dataclasses.replace(world.engine.config, node_port_addresses=("0.0.0.0/0",))
+    backend, pods = world.backend, [*objects(), *slices()]
+    with world.node.entered():
+        engine = Engine(everywhere, backend)
+        engine.apply(pods)
+        engine.sync()
+        world.node.ip([f"addr add 10.99.{index // 250}.{index % 250 + 1}/32 dev up0" for index in range(1100)])
+        backend.upkeep()
+        assert len(backend.plane.read(("node_addrs4",))["node_addrs4"]) == 1101
+        assert backend.plane.current()
+        again = Engine(everywhere, fresh(world))
+        again.apply(pods)
+        assert not again.preview().changes
+    server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)
+    with world.client_socket(world.client, 4, socket.SOCK_STREAM) as client:
+        client.connect(FRONTEND)
+        server.accept()[0].close()
 
 
 def test_blocks_are_asked_after_a_first_start_that_was_cut_short(world: World) -> None:

@@ -63,21 +63,32 @@ class MapPlan:
     def steps(self) -> Iterator[Step]:
         """Yield the writes in the safe order: referred entries, frontends, then what nobody refers to any more.
 
-        Maglev tables name slots, so they come after new slots and before the removal of old ones.
+        Maglev tables name slots, so they come after new slots and before the removal of old ones. Those that go make
+        room for others first: a set without its table is chosen from at random.
         """
         names = sorted(set(self.upserts) | set(self.deletes))
         frontends = [name for name in names if name[:-1] == "frontends"]
         tables = [name for name in names if name[:-1] == "tables"]
         others = [name for name in names if name not in frontends and name not in tables]
+        for name in tables:
+            if self.deletes.get(name):
+                yield Step(name, {}, list(self.deletes[name]))
         for name in (*others, *tables):
             if self.upserts.get(name):
                 yield Step(name, self.upserts[name], [])
         for name in frontends:
             if self.upserts.get(name) or self.deletes.get(name):
                 yield Step(name, self.upserts.get(name, {}), list(self.deletes.get(name, ())))
-        for name in (*tables, *others):
+        for name in others:
             if self.deletes.get(name):
                 yield Step(name, {}, list(self.deletes[name]))
+
+    def together(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return how many elements each map holds at most while this is carried out. sizes: afterwards."""
+        return {
+            name: count + (0 if name[:-1] == "tables" else len(self.deletes.get(name, ())))
+            for name, count in sizes.items()
+        }
 
 
 def diff_maps(wanted: Mapping[str, dict[bytes, bytes]], live: Mapping[str, dict[bytes, bytes]]) -> MapPlan:

@@ -26,7 +26,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.entries imp
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.node_entries import (
     NODE_MAPS,
 )
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import diff_maps
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.plan import MapPlan, diff_maps
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.states import MapRow, read_rows
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError, FrontendState
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_departures import end_departed
@@ -203,7 +203,7 @@ class EbpfBackend:
 
     def _commit(self, plan: EbpfPlan) -> None:
         needed = self.books.sizes_after(plan.replan) if plan.replan is not None else self.books.sizes()
-        moved = self._make_room(needed)
+        moved = self._make_room(needed, plan.maps)
         self.plane.write(plan.maps)
         if plan.settings is not None or moved:
             if self._settings is None:
@@ -212,11 +212,7 @@ class EbpfBackend:
         if plan.replan is not None:
             self.books.accept(plan.replan)
         if not self._attached or moved:
-            self.plane.attach()
-            self.plane.attach_devices(swap=True)
-            self.plane.retire_old()
-            self._attached = self._current = True
-            self._use_flow_filter()
+            self._attach()
         # Behind the programs: those of an earlier version need the tables that they came with.
         self._follow_cluster_ips(plan)
         # Last: after a switch from nftables its tables go on serving until the programs do.
@@ -228,6 +224,13 @@ class EbpfBackend:
             forget_pins(self.plane, self.books)
         if plan.replan is None:
             self._swept = True
+
+    def _attach(self) -> None:
+        self.plane.attach()
+        self.plane.attach_devices(swap=True)
+        self.plane.retire_old()
+        self._attached = self._current = True
+        self._use_flow_filter()
 
     def _use_flow_filter(self) -> None:
         try:
@@ -259,11 +262,16 @@ class EbpfBackend:
         if plan.replan is None:
             self._refusal_problem = problem
 
-    def _make_room(self, needed: Mapping[str, int]) -> bool:
-        """Open the maps with room for what is needed; True if they are new or have moved. Raises CapacityError."""
-        room = room_for(needed)
+    def _make_room(self, needed: Mapping[str, int], plan: MapPlan) -> bool:
+        """Open the maps with room for a plan; True if they are new or have moved. Raises CapacityError.
+
+        needed: what the books hold after it. What goes is there until all that comes is, too.
+        """
         check_table_memory(needed, self.options.table_size, self.options.table_memory)
-        if self._opened and self.plane.fits(needed):
+        about_node = {name: len(elements) for name, elements in self._node.items()}
+        together = plan.together({**needed, **about_node})
+        room = room_for(together)
+        if self._opened and self.plane.fits(together):
             return False
         self.plane.open(room)
         self._opened = True
@@ -284,13 +292,24 @@ class EbpfBackend:
                 return
             try:
                 self.plane.attach_devices(swap=False)
-                node = entries_here(self._rules)
-                self.plane.write(diff_maps(node, self._node))
-                self._node = node
+                self._follow_addresses(self._rules)
                 if not self._refusal_problem and not refusal_table.exists():
                     refusal_table.load(self.books.cluster_ips)
             except _FAILURES as error:
                 raise CommitError(str(error)) from error
+
+    def _follow_addresses(self, rules: ServiceTable) -> None:
+        before, self._node = self._node, entries_here(rules)
+        change = diff_maps(self._node, before)
+        try:
+            moved = self._make_room(self.books.sizes(), change)
+            self.plane.write(change)
+            if moved and self._settings is not None:
+                self.plane.set_settings(self._settings)
+                self._attach()
+        except _FAILURES:
+            self._node = before
+            raise
 
     def collect(self) -> int:
         """Remove flow entries that have ended or idled out; return how many."""

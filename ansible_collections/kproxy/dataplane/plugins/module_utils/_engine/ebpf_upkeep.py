@@ -50,19 +50,31 @@ class EbpfUpkeep:
 
     def _run(self) -> None:
         deadline = time.monotonic() + COLLECT_SECONDS
+        failure = ""
         while True:
             wait = max(0.0, deadline - time.monotonic())
             ready = select.select([self._events.fileno(), self._wake_reader], [], [], wait)[0]
             if self._wake_reader in ready:
                 return
             self._drain()
+            # What fails is tried again with the next turn, not at once.
+            due = time.monotonic() >= deadline
+            if due:
+                deadline = time.monotonic() + COLLECT_SECONDS
             try:
                 self._backend.upkeep()
-                if time.monotonic() >= deadline:
-                    deadline = time.monotonic() + COLLECT_SECONDS
+                if due:
                     self._backend.collect()
+                failure = ""
             except (CommitError, OSError) as error:
-                LOG.warning("the eBPF maps could not follow the node: %s", error)
+                if str(error) != failure:
+                    failure = str(error)
+                    LOG.warning("the eBPF maps could not follow the node: %s", error)
+            except Exception as error:
+                # A fault of ours: a thread that died silently would leave every device to come without programs.
+                if repr(error) != failure:
+                    failure = repr(error)
+                    LOG.exception("unexpected failure while following the node")
 
     def _drain(self) -> None:
         with contextlib.suppress(OSError):
