@@ -242,3 +242,25 @@ def test_one_bad_object_costs_only_itself(kproxyd: KproxydProcess, pods: None) -
     kproxyd.write([this_node(), service(cluster_ip="nonsense"), endpoints(POD_IPS[0])])
     eventually(lambda: kproxyd.ask("status")["refused"], "the refusal")
     assert reaches()
+
+
+def test_a_second_one_names_the_first_and_leaves_all_to_it(kproxyd: KproxydProcess) -> None:
+    """Each would write by books of its own; with eBPF, connections were led to endpoints of other Services."""
+    kproxyd.write([this_node(), service(), endpoints(*POD_IPS)])
+    kproxyd.start()
+    before = kproxyd.table()
+    assert kproxyd.process is not None
+    second = KproxydProcess(kproxyd.namespace, kproxy={"stateDirectory": str(kproxyd.folder / "state")})
+    try:
+        second.start(wait=False)
+        assert second.process is not None
+        assert second.process.wait(60) == 1
+        assert "another kproxyd runs; end it first" in second.last_words()
+        assert f"process {kproxyd.process.pid} (" in second.last_words()
+    finally:
+        second.close()
+    assert kproxyd.in_step()
+    assert kproxyd.table() == before
+    # A process that was killed claims nothing.
+    kproxyd.kill()
+    kproxyd.start()

@@ -26,6 +26,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors im
 from ansible_collections.kproxy.dataplane.plugins.module_utils._sidecar import (
     localhost_metrics,
     logfmt,
+    only_one,
     source_metrics,
     unpacked,
 )
@@ -84,8 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A thread that decodes a page of objects or answers a question gives way to the committing thread this soon.
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        _assemble(settings, config, started_at, begun).run()
-    except KernelError as error:
+        with only_one.only_kproxyd(settings.state_directory):
+            _assemble(settings, config, started_at, begun).run()
+    except (KernelError, only_one.AnotherRuns) as error:
         LOG.error("cannot run here: %s", error)
         return 1
     except OSError as error:
