@@ -76,6 +76,7 @@ class ControlPlane:
         self.hosts = tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", "kubernetes", bind, *hosts)))
         self.authority = CertificateAuthority.load_or_create(self.data / "pki")
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._reserved: list[socket.socket] = []
         self.url = ""
         self._admin: Admin | None = None
         self._admin_tls: ssl.SSLContext | None = None
@@ -89,12 +90,12 @@ class ControlPlane:
     def start(self) -> Self:
         """Start everything; return once the API server is ready."""
         try:
-            with inside(self.network_namespace):
-                self.port = self.port or free_port(self.bind)
+            self.port = self.port or self._reserve(self.bind)
             self._locate()
             self._launch()
             self._become_admin()
             self._wait("API server", self._ready)
+            self._unreserve()
             return self
         except BaseException:
             self.stop()
@@ -105,6 +106,22 @@ class ControlPlane:
         self._locate()
         self._become_admin()
         return self._ready()
+
+    def _reserve(self, address: str) -> int:
+        """Return a free TCP port, and keep it from everybody but a process that asks for it by its number."""
+        with inside(self.network_namespace):
+            held = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        self._reserved.append(held)
+        # Linux lets a server of the same option listen beside a socket that is bound and does not listen.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((address, 0))
+        port: int = held.getsockname()[1]
+        return port
+
+    def _unreserve(self) -> None:
+        for held in self._reserved:
+            held.close()
+        self._reserved.clear()
 
     def _locate(self) -> None:
         host = f"[{self.bind}]" if ":" in self.bind else self.bind
@@ -118,6 +135,7 @@ class ControlPlane:
         """End every process that was started, newest first; a temporary data folder goes with them."""
         if self._admin is not None:
             self._admin.close()
+        self._unreserve()
         for process in reversed(self._processes):
             process.send_signal(signal.SIGTERM)
             try:
@@ -263,8 +281,7 @@ class RealControlPlane(ControlPlane):
 
     def _launch(self) -> None:
         # Always loopback of the namespace: etcd is for this API server alone.
-        with inside(self.network_namespace):
-            client_port, peer_port = free_port("127.0.0.1"), free_port("127.0.0.1")
+        client_port, peer_port = self._reserve("127.0.0.1"), self._reserve("127.0.0.1")
         etcd = f"http://127.0.0.1:{client_port}"
         peer = f"http://127.0.0.1:{peer_port}"
         self._spawn(
@@ -307,15 +324,6 @@ class RealControlPlane(ControlPlane):
                 "--endpoint-reconciler-type=none",
             ],
         )
-
-
-def free_port(address: str) -> int:
-    """Return a TCP port nobody listens on right now."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def real_assets() -> Path | None:

@@ -29,6 +29,9 @@ SILENCE_SECONDS = {"TCP": 2.4, "UDP": 0.7, "ICMP": 0.7, "SCTP": 0.7}
 """How long no answer has to last to be silence. TCP: an ICMP error that arrives while connect() holds the socket is
 lost (LockDroppedIcmps) until the SYN is sent again after 1 s."""
 
+QUIET_SECONDS = 0.3
+"""How long nobody has to act before anybody is silent: on a busy machine packets are on their way for a while."""
+
 # Something in the loop is wrong if it is busy for so long.
 _LONGEST_SECONDS = 60.0
 
@@ -64,6 +67,7 @@ class Traffic:
         self._world = world
         self._node_cgroup = node_cgroup
         self._selector = selectors.DefaultSelector()
+        self._acted = 0.0
         self._results: dict[int, Observation] = {}
         self._flights: dict[int, _Flight] = {}
         self._captures: list[Capture] = []
@@ -228,19 +232,22 @@ class Traffic:
         for flight in self._flights.values():
             flight.deadline = begun + SILENCE_SECONDS[flight.shot.to.protocol]
         while self._flights:
-            now = time.monotonic()
-            busy = self._poll(min(flight.deadline for flight in self._flights.values()) - now)
-            if busy and now < begun + _LONGEST_SECONDS:
+            busy = self._poll(min(flight.deadline for flight in self._flights.values()))
+            if busy and time.monotonic() < begun + _LONGEST_SECONDS:
                 continue
             for flight in [flight for flight in self._flights.values() if flight.deadline <= time.monotonic()]:
                 self._finish(flight, Observation(SILENT, flight.shot.number))
 
-    def _poll(self, timeout: float) -> bool:
-        """Let everybody act who can; return whether anybody could."""
-        ready = self._selector.select(max(timeout, 0))
+    def _poll(self, deadline: float) -> bool:
+        """Let everybody act who can; return whether anybody could until the deadline, and for a while before it."""
+        wait = max(deadline, self._acted + QUIET_SECONDS) - time.monotonic()
+        # One that was stopped while it waited is told of nothing when it goes on; so it looks once more.
+        ready = self._selector.select(max(wait, 0)) or self._selector.select(0)
         for key, _ in ready:
             callback: Callable[[], None] = key.data
             callback()
+        if ready:
+            self._acted = time.monotonic()
         return bool(ready)
 
     # -- beside the usual sockets ------------------------------------------------------------------------------------
@@ -271,7 +278,7 @@ class Traffic:
                 answer = self._echo(probe, shot) if isinstance(probe, IcmpEcho) else self._arrival(probe, shot)
                 if answer is not None:
                     return answer
-                if not self._poll(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                if not self._poll(deadline):
                     return Observation(SILENT, shot.number)
         finally:
             self._unregister(probe.socket)

@@ -25,14 +25,19 @@ ERRORS = {
 }
 
 
+#: A connection is the kernel's matter and takes no time; the pod that answers may have to wait for a processor.
+ANSWER_SECONDS = 30.0
+
+
 def ask(protocol: str, address: str, port: int, timeout: float) -> dict[str, Any]:
-    """Make one connection, send a line, return the parsed answer."""
+    """Make one connection, send a line, return the parsed answer. timeout: until it is connected."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     kind = socket.SOCK_DGRAM if protocol == "UDP" else socket.SOCK_STREAM
     number = {"UDP": socket.IPPROTO_UDP, "SCTP": socket.IPPROTO_SCTP}.get(protocol, socket.IPPROTO_TCP)
     with socket.socket(family, kind, number) as sock:
         sock.settimeout(timeout)
         sock.connect((address, port))
+        sock.settimeout(ANSWER_SECONDS)
         sock.send(b"who\n")
         answer: dict[str, Any] = json.loads(sock.recv(4096))
         return answer

@@ -15,7 +15,7 @@ import struct
 import sys
 
 CLONE_NEWNET = 0x40000000
-INIT, TAG, WAIT_SECONDS = 1, 0x1234ABCD, 3.0
+INIT, TAG, WAIT_SECONDS = 1, 0x1234ABCD, 60.0
 
 
 def crc32c(data: bytes) -> int:

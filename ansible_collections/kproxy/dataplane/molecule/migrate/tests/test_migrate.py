@@ -55,9 +55,9 @@ def test_open_connections_still_carry_bytes(host: Host, name: str) -> None:
         return
     before = held(host, name)
     assert before["error"] == ""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while held(host, name)["answers"] <= before["answers"]:
-        assert time.monotonic() < deadline, "no answer for 10 s"
+        assert time.monotonic() < deadline, "no answer for 60 s"
     assert held(host, name)["pod"] == before["pod"]
 
 

@@ -36,9 +36,9 @@ def test_no_way_back_waits(host: Host) -> None:
 def test_open_connections_still_carry_bytes(host: Host, name: str) -> None:
     before = held(host, name)
     assert before["error"] == ""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while held(host, name)["answers"] <= before["answers"]:
-        assert time.monotonic() < deadline, "no answer for 10 s"
+        assert time.monotonic() < deadline, "no answer for 60 s"
 
 
 def test_a_node_without_a_controller_came_back_by_itself(host: Host) -> None:

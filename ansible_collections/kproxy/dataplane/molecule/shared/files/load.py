@@ -15,8 +15,9 @@ import socket
 import sys
 import time
 
-# Long enough for a busy machine; a packet lost on the way is sent again within it.
-SECONDS = 5.0
+# For a connection, which is the kernel's matter: a packet lost on the way is sent again within it. Whoever answers may
+# have to wait for a processor.
+SECONDS, ANSWER_SECONDS = 5.0, 60.0
 # As many as a busy client makes. Without a pause the ephemeral ports come round within netfilter's memory of ended
 # connections, which renames ports then.
 PAUSE_SECONDS = 0.02
@@ -45,6 +46,7 @@ def main(namespace: str, path: str, *targets: str) -> None:
                 with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as connection:
                     connection.settimeout(SECONDS)
                     connection.connect((address, port))
+                    connection.settimeout(ANSWER_SECONDS)
                     connection.sendall(b"who\n")
                     if not connection.recv(4096):
                         raise ConnectionError("closed without an answer")

@@ -23,9 +23,9 @@ def state(host: Host, name: str) -> dict[str, Any]:
 def test_open_connections_still_carry_bytes(host: Host, name: str) -> None:
     before = state(host, f"hold-{name}")
     assert before["error"] == ""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while state(host, f"hold-{name}")["answers"] <= before["answers"]:
-        assert time.monotonic() < deadline, "no answer for 10 s"
+        assert time.monotonic() < deadline, "no answer for 60 s"
     assert state(host, f"hold-{name}")["pod"] == before["pod"]
 
 
@@ -59,7 +59,7 @@ def test_every_hook_is_held_again(host: Host) -> None:
 
 
 def test_nobody_retires_what_is_in_use(host: Host) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while host.run("systemctl is-active kproxy-retirement").stdout.strip() == "active":
         assert time.monotonic() < deadline, "the retirement has not noticed that eBPF is back"
         time.sleep(0.2)
