@@ -34,4 +34,6 @@ def test_each_namespace_is_visited_once() -> None:
 
 
 def test_what_cannot_be_entered_is_said() -> None:
-    assert "cannot be entered: Operation not permitted" in visit("setpriv", "--bounding-set=-sys_admin")
+    assert "cannot be entered: Operation not permitted" in visit(
+        "setpriv", "--inh-caps=-sys_admin", "--bounding-set=-sys_admin"
+    )
