@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -130,12 +132,26 @@ def test_the_daemon_runs_from_it_and_cleans_up_after_older_versions(
     assert not old_version.exists()
 
 
-def test_a_controller_that_lacks_shiv_is_told_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("environment", "advice"),
+    [
+        ("a virtual environment", f"{sys.executable} -m pip install shiv"),
+        ("the system's Python, into which pip installs", f"{sys.executable} -m pip install shiv"),
+        ("the system's Python, guarded (PEP 668)", "~/ansible/bin/pip install ansible-core shiv"),
+    ],
+)
+def test_a_controller_that_lacks_shiv_is_told_how_to_get_it(
+    environment: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
+    if "into which pip installs" not in environment:
+        (tmp_path / "EXTERNALLY-MANAGED").touch()
+    monkeypatch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path))
+    monkeypatch.setattr(sys, "prefix", "/venv" if "virtual" in environment else sys.base_prefix)
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    with pytest.raises(BundleError, match="pip install shiv"):
+    with pytest.raises(BundleError, match=re.escape(advice)):
         build(tmp_path)
 
 

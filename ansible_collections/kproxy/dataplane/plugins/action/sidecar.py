@@ -17,7 +17,10 @@ from ansible_collections.kproxy.dataplane.plugins.plugin_utils._bundle import Bu
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Tells the module which bundle the node should have, and puts it there first if the node's is another."""
+    """Tells the module which bundle the node should have, and puts it there first if the node's is another.
+
+    `state: packed` ends with the bundle on the controller; the node is not asked.
+    """
 
     _requires_connection = True
     _supports_check_mode = True
@@ -30,8 +33,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         arguments = dict(self._task.args)
         wheels = arguments.pop("wheels", None)
         variables = task_vars or {}
-        if arguments.get("state", "present") == "present":
+        state = arguments.get("state", "present")
+        if state in ("present", "packed"):
             bundle = self._pack(Path(wheels).expanduser() if wheels else None)
+            if state == "packed":
+                nothing = {"changed": False, "restarted": False, "retires_ebpf": False, "status": {}}
+                return {**result, **nothing, "bundle_sha256": bundle.digest}
             arguments["bundle_sha256"] = bundle.digest
             if not self._task.check_mode and self._digest_on_node(variables) != bundle.digest:
                 arguments["bundle"] = self._deliver(bundle.path)

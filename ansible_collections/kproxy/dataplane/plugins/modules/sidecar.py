@@ -42,8 +42,10 @@ options:
   state:
     description:
       - Whether the sidecar is installed and runs, or is stopped and removed.
+      - V(packed) makes the file on the controller and does nothing on the node. Ahead of what changes a node, it lets a
+        controller fail that lacks C(shiv) or a way to the libraries. Since 1.1.0.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, packed]
     default: present
   backend:
     description:
@@ -102,6 +104,10 @@ EXAMPLES = r"""
     source: manifests:/etc/kproxy/manifests
     node_name: gpu-a
 
+- name: Make its file on the controller, before anything changes on the node
+  kproxy.dataplane.sidecar:
+    state: packed
+
 - name: Stop and remove it
   kproxy.dataplane.sidecar:
     state: absent
@@ -130,7 +136,7 @@ retires_ebpf:
   returned: success
   type: bool
 bundle_sha256:
-  description: Digest of the bundle on the node afterwards.
+  description: Digest of the bundle on the node afterwards, or on the controller with O(state=packed).
   returned: success
   type: str
 """
@@ -263,7 +269,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             **NODE_OPTIONS,
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "state": {"type": "str", "choices": ["present", "absent", "packed"], "default": "present"},
             "backend": {"type": "str", "choices": ["nftables", "ebpf"], "default": "nftables"},
             "source": {"type": "str", "default": "api"},
             "kubeconfig": {"type": "path"},
@@ -275,6 +281,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    if module.params["state"] == "packed":
+        module.fail_json(msg="state=packed is work of the controller: run this module through its action plugin")
     service = Service(module.run_command)
     try:
         result = present(module, service) if module.params["state"] == "present" else absent(module, service)

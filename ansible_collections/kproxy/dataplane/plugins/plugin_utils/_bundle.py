@@ -21,6 +21,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -134,9 +135,19 @@ def _require_shiv() -> None:
         importlib.metadata.version("shiv")
     except importlib.metadata.PackageNotFoundError:
         raise BundleError(
-            f"packing the sidecar needs shiv in the controller's Python ({sys.executable}): "
-            f"{sys.executable} -m pip install shiv"
+            f"packing the sidecar needs shiv in the controller's Python ({sys.executable}): {_way_to_shiv()}"
         ) from None
+
+
+def _way_to_shiv() -> str:
+    # pip refuses to install into a Python that the system's packages own (PEP 668), and Debian has no package of shiv.
+    marker = Path(sysconfig.get_path("stdlib", sysconfig.get_default_scheme())) / "EXTERNALLY-MANAGED"
+    if sys.prefix == sys.base_prefix and marker.exists():
+        return (
+            "that is the system's own, into which pip installs nothing, so run Ansible from a virtual environment: "
+            "python3 -m venv ~/ansible && ~/ansible/bin/pip install ansible-core shiv"
+        )
+    return f"{sys.executable} -m pip install shiv"
 
 
 def _libraries(cache: Path, requirements: Path, wheels: Path | None) -> Path:
