@@ -414,6 +414,24 @@ def test_through_ebpf(world: World) -> None:
         assert abouts(fewer) == {"verdict"}
 
 
+@pytest.mark.parametrize("backend", ["nftables", "ebpf"])
+def test_endpoints_that_refuse_were_led_to_all_the_same(world: World, backend: str) -> None:
+    """As pods whose program has ended: a socket that a reset has closed does not tell its peer any more."""
+    objects = web()
+    for piece in objects[1:]:
+        piece["ports"] = [{**port, "port": 8081} for port in piece["ports"]]
+    with contextlib.ExitStack() as stack:
+        directory = "/sys/fs/bpf/kp-none"
+        if backend == "ebpf":
+            directory = stack.enter_context(programmed_by_ebpf(world, objects))
+        else:
+            world.program(objects)
+        seen = world.probe(objects, cgroup=world.cgroup.path, connections=10, ebpf_directory=directory)
+    assert seen["failures"] == []
+    assert all(set(row["met"]) <= set(row["endpoints"]) for row in seen["results"])
+    assert all(row["silent"] == [] for row in seen["results"])
+
+
 def test_a_port_that_ebpf_refuses_for_other_protocols(world: World) -> None:
     """What a client's own address is must not depend on what a datagram to the same port would meet."""
     web_alone = web(ports=[{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}])

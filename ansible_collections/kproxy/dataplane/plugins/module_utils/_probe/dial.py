@@ -9,6 +9,7 @@ import errno
 import os
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.routes im
 _CLONE_NEWNET = 0x40000000
 # socket.IPPROTO_SCTP is not in every build of Python, its number is the same on every Linux.
 _IPPROTO_SCTP = 132
+_SO_COOKIE = 57
 _KINDS = {
     "TCP": (socket.SOCK_STREAM, socket.IPPROTO_TCP),
     "UDP": (socket.SOCK_DGRAM, socket.IPPROTO_UDP),
@@ -50,13 +52,14 @@ class ProtocolMissing(DialError):
 class Dialled(NamedTuple):
     """How one connection went: connected, sent (UDP without an answer), refused at once, or silence.
 
-    source and source_port: this end of the connection. inode: of its socket, which no other has.
+    source and source_port: this end of the connection. inode and cookie: of its socket, which no other has.
     """
 
     result: str
     source: str
     source_port: int
     inode: int
+    cookie: int
 
 
 class Attempt:
@@ -102,7 +105,8 @@ class Attempt:
     def dialled(self) -> Dialled:
         """Return how it went so far."""
         source, source_port = self.socket.getsockname()[:2]
-        return Dialled(self.result, source, source_port, os.fstat(self.socket.fileno()).st_ino)
+        (cookie,) = struct.unpack("=Q", self.socket.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8))
+        return Dialled(self.result, source, source_port, os.fstat(self.socket.fileno()).st_ino, cookie)
 
     def _settle(self, result: str, settled: bool = True) -> None:
         self.result, self.settled = result, settled

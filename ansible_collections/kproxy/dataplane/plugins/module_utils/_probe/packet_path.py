@@ -1,8 +1,9 @@
 # Copyright: (c) 2026, kproxy.dataplane contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the eBPF programs of the packet path led a connection, by their own flow tables.
+"""Where eBPF programs led a connection, by their own tables.
 
-They translate before connection tracking looks, so that it knows such a flow, if at all, as one to the endpoint.
+Those of the packet path translate before connection tracking looks, so that it knows such a flow, if at all, as one to
+the endpoint. Those of sockets keep what a socket was led to until it is closed by its owner.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows
+from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flows, layout
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf.flows import End, Flow
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.bpf_dataplane import Dataplane
 
@@ -42,6 +43,20 @@ class PacketPath:
         endpoint = (first.to_destination, first.to_destination_port)
         second = self._flow(protocol, (first.to_source, first.to_source_port), endpoint, flows.EGRESS)
         return _whole(first if second is None or second.flags & flows.DIRECT else second)
+
+    def led_sockets(self, family: int) -> dict[int, End]:
+        """Return the endpoint of every TCP socket that was led to one, by the socket's cookie. Raises OSError."""
+        maps = {} if self._plane is None else self._plane.maps.maps
+        found: dict[int, End] = {}
+        if f"sockets{family}" in maps:
+            for key, value in maps[f"sockets{family}"].dump().items():
+                entry = layout.unpack_socket(key, value)
+                found[entry.cookie] = (entry.endpoint_ip, entry.endpoint_port)
+        if f"connected{family}" in maps:
+            for place in map(layout.Place.unpack, maps[f"connected{family}"].dump().values()):
+                if place.endpoint_port:
+                    found[place.cookie] = (place.endpoint_ip, place.endpoint_port)
+        return found
 
     def _flow(self, protocol: int, source: End, destination: End, hook: int) -> Flow | None:
         name = "flows4" if len(source[0]) == 4 else "flows6"

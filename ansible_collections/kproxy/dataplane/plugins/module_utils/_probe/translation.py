@@ -9,6 +9,7 @@ programs translate are in the flow tables of these.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack import Conntrack
@@ -22,6 +23,9 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.address 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._objects.protocol import NUMBERS
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.packet_path import PacketPath
 from ansible_collections.kproxy.dataplane.plugins.module_utils._probe.peers import End
+
+#: An address, packed, and a port.
+RawEnd = tuple[bytes, int]
 
 
 class Connection(NamedTuple):
@@ -74,6 +78,26 @@ def led(table: Conntrack, packet_path: PacketPath, connection: Connection, peer:
     if translated is None:
         return Led()
     return Led(format_socket_address(*translated.endpoint), format_address(translated.seen))
+
+
+def led_before_it_ended(
+    begun: Mapping[tuple[RawEnd, RawEnd], Answer], sockets: Mapping[int, RawEnd], connection: Connection, cookie: int
+) -> Led:
+    """Return where a connection was led that ended at once: neither its socket nor connection tracking tells any more.
+
+    Args:
+        begun: the flows that connection tracking took on meanwhile.
+        sockets: endpoints of those that eBPF programs led to one, by cookie.
+        connection: the one to look up.
+        cookie: of the client's socket.
+    """
+    dialled, peer = (parse_address(connection.address), connection.port), sockets.get(cookie)
+    answer = begun.get(((parse_address(connection.source), connection.source_port), peer or dialled))
+    if peer is not None:
+        return Led(format_socket_address(*peer), "" if answer is None else format_address(answer.destination), True)
+    if answer is None or (answer.source, answer.source_port) == dialled:
+        return Led()
+    return Led(format_socket_address(answer.source, answer.source_port), format_address(answer.destination))
 
 
 def _answer(table: Conntrack, connection: Connection, destination: End) -> Answer | None:
