@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.element_decoding import TimedElement
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import ElementError, NetlinkError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import NetlinkSocket
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
@@ -227,6 +228,23 @@ def test_pins_tell_what_is_left_of_them(kernel: Nfnetlink, nft: NftCommand) -> N
     assert (pin.key, pin.value, pin.timeout_ms) == (b"\x0a\0\0\1", bytes.fromhex("0ab400011f900000"), 10_800_000)
     assert pin.expires_in_ms is not None
     assert 240_000 < pin.expires_in_ms <= 300_000
+
+
+def test_pins_are_added_with_what_is_left_of_their_time(kernel: Nfnetlink, nft: NftCommand) -> None:
+    nft.load("add map ip kproxy ports { type ipv4_addr : inet_service; flags dynamic,timeout; timeout 1h; }")
+    ports = SetName(4, "ports")
+    keys = [struct.pack(">I", 0x0A000000 + n) for n in range(1200)]
+    pins = [TimedElement(key, bytes.fromhex("0ab400011f900000"), 10_800_000, 300_000) for key in keys]
+    kernel.add_timed_elements({PINS: pins, ports: [pin._replace(value=b"\x1f\x90") for pin in pins]})
+    for name, value in ((PINS, pins[0].value), (ports, b"\x1f\x90")):
+        found = kernel.dump_timed_elements(name)
+        assert sorted(pin.key for pin in found) == keys
+        assert {(pin.value, pin.timeout_ms) for pin in found} == {(value, 10_800_000)}
+        assert all(pin.expires_in_ms is not None and 240_000 < pin.expires_in_ms <= 300_000 for pin in found)
+    kernel.add_timed_elements({PINS: []})
+    with pytest.raises(ElementError) as raised:
+        kernel.add_timed_elements({PINS: [pins[0]._replace(value=bytes(8))]})
+    assert raised.value.errno in (errno.EBUSY, errno.EEXIST)
 
 
 def test_what_is_not_there_is_told(kernel: Nfnetlink, nft: NftCommand) -> None:

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Mapping
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.backend import CommitError, FrontendState
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.frontend import FrontendKey
 from ansible_collections.kproxy.dataplane.plugins.module_utils._frontends.table import ServiceTable, TableDelta
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.element_decoding import TimedElement
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import ElementError, KernelError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nfnetlink import Nfnetlink
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.nft_command import NftCommand, NftError
@@ -27,7 +29,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.mirror 
     is_about_structure,
 )
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.placement import WHOLE, Placement
-from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import Pins, Plan
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import CarriedPins, Pins, Plan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.planner import Planner
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.programmed import programmed
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import Key, SetName, Transaction
@@ -76,6 +78,8 @@ class NftablesBackend:
     def commit(self, plan: Plan) -> None:
         """Make the change: structure first, then every element in one transaction, then what nobody names any more.
 
+        Pins that come to count for another endpoint set are there before an element leads to it.
+
         Raises CommitError.
         """
         try:
@@ -84,6 +88,8 @@ class NftablesBackend:
             if not plan.retired:
                 self._record_structure(plan, plan.transaction)
             known, self._known_generation = self._known_generation, None
+            for carried in plan.carried:
+                self._carry_pins(carried)
             if plan.transaction.size:
                 result = self._kernel.commit(plan.transaction)
                 if known is not None and not result.foreign and result.generation == known + result.batches:
@@ -99,7 +105,7 @@ class NftablesBackend:
             if plan.retired:
                 self._retire(plan)
             # nft and the removal of pins make generations that are ours but that nobody numbered for us.
-            if not (plan.transaction.structure or plan.retired or plan.pins):
+            if not (plan.transaction.structure or plan.carried or plan.retired or plan.pins):
                 self._known_generation = known
             for pins in plan.pins:
                 self._drop_stale_pins(pins)
@@ -212,6 +218,33 @@ class NftablesBackend:
         self._record_structure(plan, record)
         if record.size:
             self._kernel.commit(record)
+
+    def _carry_pins(self, carried: CarriedPins) -> None:
+        """Add pins of one endpoint set to the other, with what is left of their time, unless their client has one."""
+        source, target = carried.source.maps, carried.target.maps
+        if not all(map(self._kernel.set_exists, source)):
+            return  # the table was made anew
+        for _round in range(_PIN_ROUNDS):
+            parts: dict[Key, list[TimedElement]] = {}
+            for set_name in source:
+                for element in self._kernel.dump_timed_elements(set_name):
+                    parts.setdefault(element.key, []).append(element)
+            taken = {key for key, _value, _comment in self._kernel.dump_elements(target[0])}
+            pins = [
+                pin
+                for key, pin in parts.items()
+                if key not in taken
+                and len(pin) == len(source)
+                and _joined([part.value if isinstance(part.value, bytes) else b"" for part in pin]) in carried.endpoints
+            ]
+            try:
+                self._kernel.add_timed_elements(
+                    {set_name: [pin[number] for pin in pins] for number, set_name in enumerate(target)}
+                )
+                return
+            except ElementError as error:
+                if error.errno not in (errno.EBUSY, errno.EEXIST):
+                    raise
 
     def _drop_stale_pins(self, pins: Pins) -> None:
         """Delete pins whose endpoint is no longer a member, until none is left."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import nft_protocol as nft
+from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.element_decoding import TimedElement
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.errors import ElementError
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import (
     ATTRIBUTE,
@@ -172,6 +173,25 @@ def encode_adds(elements: Sequence[Element]) -> list[bytes]:
             body += encode_comment(comment)
         append(element_headers[len(body)] + body)
     return encoded
+
+
+def encode_timed(elements: Sequence[TimedElement]) -> list[bytes]:
+    """Return one encoded element of a dynamic map for each, with its timeout and what is left of it."""
+    encoded = []
+    for key, value, timeout_ms, expires_in_ms in elements:
+        if not isinstance(value, bytes):
+            raise UnencodableElement(f"no value of a dynamic map: {value!r}")
+        body = encode_key(key) + _DATA_HEADERS[len(value)] + value + _PADDING[len(value) & 3]
+        for kind, milliseconds in ((nft.ELEM_TIMEOUT, timeout_ms), (nft.ELEM_EXPIRATION, expires_in_ms)):
+            if milliseconds is not None:
+                body += attribute(kind, struct.pack(">Q", milliseconds))
+        encoded.append(_ELEMENT_HEADERS[len(body)] + body)
+    return encoded
+
+
+def encode_timed_pieces(elements: Mapping[SetName, Sequence[TimedElement]]) -> list[Piece]:
+    """Return the addition of elements to dynamic maps."""
+    return [piece for set_name, timed in elements.items() for piece in _cut(set_name, ADD, encode_timed(timed))]
 
 
 def _cut(set_name: SetName, operation: str, encoded: list[bytes]) -> list[Piece]:

@@ -12,7 +12,7 @@ import errno
 import operator
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import element_encoding as encoding
@@ -49,6 +49,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transac
 #: Room for the answers to a batch in which very many elements fail.
 _RECEIVE_BUFFER_BYTES = 1 << 20
 #: Deletes with a message each, whose answers must fit the receive buffer if all of them fail.
+#: Two maps of IPv6 pins stay well below the send buffer that every socket has.
+_TIMED_PER_BATCH = 500
 _DELETES_PER_BATCH = 1000
 _DUMP_ATTEMPTS = 20
 #: The first pause for the kernel's background resize of a hash table; each further one is longer by as much.
@@ -195,6 +197,22 @@ class Nfnetlink:
         if not failures and not acknowledged:
             raise NetlinkError("commit to nf_tables", errno.EPROTO, "no acknowledgement")
         return failures
+
+    def add_timed_elements(self, elements: Mapping[SetName, Sequence[TimedElement]]) -> None:
+        """Add elements to dynamic maps: the first of every map together, then the next, some hundreds at a time.
+
+        Raises:
+            ElementError: EBUSY if a map holds something else by that key, as packets may have put there meanwhile; what
+                was added before stays.
+            NetlinkError: the kernel refused a batch as a whole.
+        """
+        count = max(map(len, elements.values()), default=0)
+        for first in range(0, count, _TIMED_PER_BATCH):
+            pieces = encoding.encode_timed_pieces(
+                {set_name: timed[first : first + _TIMED_PER_BATCH] for set_name, timed in elements.items()}
+            )
+            datagram, last = self._build(pieces, None)
+            self._exchange(pieces, datagram, last)
 
     def delete_elements_ignoring_missing(self, set_name: SetName, keys: Sequence[Key]) -> int:
         """Delete elements that may be gone already (pins that expire meanwhile); return how many there still were.

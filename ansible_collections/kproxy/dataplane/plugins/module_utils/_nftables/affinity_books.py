@@ -13,7 +13,7 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables import 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.declaration import delete_text, ensure_text
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.keys import endpoint_value
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.mirror import Mirror
-from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import Pins, Plan
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.plan import CarriedPins, Pins, Plan
 from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import SetName
 
 #: A service port in one family.
@@ -45,7 +45,7 @@ class AffinityBooks:
 
     def all_pins(self) -> list[Pins]:
         """Return the pins of every owner."""
-        return [pins for key, owned in self._owners.items() for pins in _pins(key[0], owned)]
+        return [pins for key, owned in self._owners.items() for pins in _pins_in_use(key[0], owned)]
 
     def adopt(self, table: ServiceTable, plan: Plan) -> None:
         """Note the owners and plan their members; whether their objects are there is seen with the whole structure."""
@@ -54,6 +54,7 @@ class AffinityBooks:
             cluster, local, seconds = _wanted(table, key)
             if cluster or local:
                 self._owners[key] = _owned(key, cluster, local, seconds)
+                self._carry_pins(key, cluster, local, plan)
                 self._put_members(key, cluster, local, plan)
 
     def plan(self, table: ServiceTable, ports: Iterable[PortKey], plan: Plan) -> None:
@@ -64,6 +65,7 @@ class AffinityBooks:
             wanted = _owned(key, cluster, local, seconds) if cluster or local else None
             if wanted is not None:
                 self._owners[key] = wanted
+                self._carry_pins(key, cluster, local, plan)
                 if wanted != known:
                     self._make(key, wanted, plan)
             if known is not None and wanted != known:
@@ -77,6 +79,19 @@ class AffinityBooks:
         plan.restructured.add(family)
         self._chains[family].update(item.name for item in made.chains)
 
+    def _carry_pins(self, key: PortKey, cluster: set[bytes], local: set[bytes], plan: Plan) -> None:
+        """Have pins count for an endpoint set that their endpoint comes into, if it was in the other one.
+
+        A pin belongs to the service port, and holds while its endpoint can be reached under either policy.
+        """
+        suffix = self._owners[key].suffix
+        for is_local, members in ((False, cluster), (True, local)):
+            source, target = _pins(key[0], suffix, not is_local), _pins(key[0], suffix, is_local)
+            coming = members.difference(self._mirror.elements.get(target.members, ()))
+            carried = coming.intersection(self._mirror.elements.get(source.members, ()))
+            if carried:
+                plan.carried.append(CarriedPins(source, target, frozenset(carried)))
+
     def _put_members(self, key: PortKey, cluster: set[bytes], local: set[bytes], plan: Plan) -> None:
         family, owned = key[0], self._owners[key]
         for is_local, members in ((False, cluster), (True, local)):
@@ -87,7 +102,7 @@ class AffinityBooks:
             gone = [member for member in held if member not in members]
             if gone:
                 plan.transaction.deletes.setdefault(set_name, []).extend(gone)
-                plan.pins += [pins for pins in _pins(family, owned) if pins.members == set_name]
+                plan.pins.append(_pins(family, owned.suffix, is_local))
             for member in sorted(members):
                 if member not in held:
                     plan.transaction.add(set_name, member)
@@ -125,12 +140,16 @@ def _objects(key: PortKey, owned: Owned) -> affinity.AffinityObjects:
     return affinity.affinity_objects(key[0], owned.suffix, owned.protocol, owned.seconds, owned.cluster, owned.local)
 
 
-def _pins(family: int, owned: Owned) -> list[Pins]:
-    found = []
-    for is_local, used in ((False, owned.cluster), (True, owned.local)):
-        if used:
-            maps = [SetName(family, affinity.pins_map(owned.suffix, is_local))]
-            if family == 6:
-                maps.append(SetName(family, affinity.pin_ports_map(owned.suffix, is_local)))
-            found.append(Pins(tuple(maps), SetName(family, affinity.members_set(owned.suffix, is_local))))
-    return found
+def _pins_in_use(family: int, owned: Owned) -> list[Pins]:
+    return [
+        _pins(family, owned.suffix, is_local)
+        for is_local, used in ((False, owned.cluster), (True, owned.local))
+        if used
+    ]
+
+
+def _pins(family: int, suffix: str, is_local: bool) -> Pins:
+    maps = [SetName(family, affinity.pins_map(suffix, is_local))]
+    if family == 6:
+        maps.append(SetName(family, affinity.pin_ports_map(suffix, is_local)))
+    return Pins(tuple(maps), SetName(family, affinity.members_set(suffix, is_local)))

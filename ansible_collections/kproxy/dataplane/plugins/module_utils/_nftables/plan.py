@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import SetName, Transaction
+from ansible_collections.kproxy.dataplane.plugins.module_utils._nftables.transaction import Key, SetName, Transaction
 
 
 class Pins(NamedTuple):
@@ -20,17 +20,27 @@ class Pins(NamedTuple):
     members: SetName
 
 
+class CarriedPins(NamedTuple):
+    """Pins of one endpoint set that count for the other as well, because endpoints they name come into it."""
+
+    source: Pins
+    target: Pins
+    endpoints: frozenset[Key]
+
+
 @dataclass
 class Plan:
     """One change of the tables.
 
-    transaction comes first, then retired (nft text that removes what nothing names any more), then the pins.
+    The structure of the transaction comes first, then the carried pins, the elements of the transaction, retired (nft
+    text that removes what nothing names any more), and the pins that went stale.
     restructured: families whose chains or sets change, so that what is recorded about them has to be written anew.
     rebuilt: families whose structure was not as we left it, or was not there.
     """
 
     transaction: Transaction = field(default_factory=Transaction)
     retired: str = ""
+    carried: list[CarriedPins] = field(default_factory=list)
     pins: list[Pins] = field(default_factory=list)
     restructured: set[int] = field(default_factory=set)
     rebuilt: set[int] = field(default_factory=set)

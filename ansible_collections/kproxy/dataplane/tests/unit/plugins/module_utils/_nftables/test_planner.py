@@ -225,6 +225,32 @@ def test_an_endpoint_that_leaves_has_its_pins_looked_through() -> None:
     assert [pins.members.family for pins in world.change(endpoints("10.244.1.5")).pins] == [4]
 
 
+def test_an_endpoint_that_comes_into_the_other_set_brings_its_pins() -> None:
+    sticky: dict[str, Any] = {"sessionAffinity": "ClientIP", "externalIPs": ["198.51.100.9"]}
+    world = World(service(**sticky), endpoints("10.244.1.5@n1", "10.244.2.5"))
+    assert world.change(endpoints("10.244.1.5@n1", "10.244.1.6@n1", "10.244.2.5")).carried == []
+    plan = world.change(service(**sticky, externalTrafficPolicy="Local"))
+    (carried,) = plan.carried
+    assert [name.name.startswith("pins-local-") for name in (*carried.source.maps, *carried.target.maps)] == [
+        False,
+        True,
+    ]
+    assert len(carried.endpoints) == 2, "those of this node"
+    assert world.change(endpoints("10.244.1.5@n1", "10.244.1.7@n1")).carried == [], "new to both"
+    assert world.change(service(**sticky)).carried == []
+    assert world.change(service(**{**sticky, "sessionAffinity": "None"})).carried == []
+    assert world.change(service(**sticky, externalTrafficPolicy="Local")).carried == []
+
+
+def test_a_restart_after_a_policy_has_changed_carries_pins() -> None:
+    sticky: dict[str, Any] = {"sessionAffinity": "ClientIP", "internalTrafficPolicy": "Local"}
+    world = World(service(**sticky), endpoints("10.244.1.5@n1"))
+    found = world.found()
+    world.table.apply(upserts(service(sessionAffinity="ClientIP")))
+    (carried,) = Planner((4, 6)).plan_all(world.table, found).carried
+    assert carried.source.maps[0].name.startswith("pins-local-")
+
+
 def test_new_rules_of_the_node_rewrite_chains_and_no_element() -> None:
     world = World(service(), endpoints("10.244.1.5"))
     node = {
