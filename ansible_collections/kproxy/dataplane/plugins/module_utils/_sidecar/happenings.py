@@ -104,7 +104,8 @@ class Correlator:
         """Return what to tell the API server about a happening."""
         now = self._clock()
         series = self._known.get(happening)
-        if series is not None and now - series.last >= FORGET_SECONDS:
+        # A clock that was set back says nothing about how long ago it was.
+        if series is not None and not 0 <= now - series.last < FORGET_SECONDS:
             series = None
         if series is not None:
             series.count += 1

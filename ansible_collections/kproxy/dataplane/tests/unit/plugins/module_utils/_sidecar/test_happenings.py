@@ -82,6 +82,14 @@ def test_the_same_again_is_a_count_told_at_the_second_time_and_then_rarely() -> 
     assert isinstance(world.decide(after=FORGET_SECONDS), Create)
 
 
+def test_a_clock_that_was_set_back_silences_nothing() -> None:
+    world = World()
+    world.decide()
+    assert isinstance(world.decide(after=5), Count)
+    assert isinstance(world.decide(after=-86400), Create)
+    assert isinstance(world.decide(after=5), Count)
+
+
 def test_an_event_that_was_lost_is_written_anew() -> None:
     world = World()
     world.decide()
