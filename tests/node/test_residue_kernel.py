@@ -256,6 +256,10 @@ def test_a_running_kube_proxy_is_refused(node: Namespace, tmp_path: Path) -> Non
         refused = node.module("residue")
         assert refused["failed"]
         assert str(process.pid) in refused["msg"]
+        # A preview comes before it is stopped, and whoever runs it may be about to: nothing to be warned of.
+        preview = node.module("residue", _ansible_check_mode=True, _ansible_diff=True)
+        assert (preview["kube_proxy_running"], "warnings" in preview) == ([process.pid], False)
+        assert f"once kube-proxy (process {process.pid}) is gone" in preview["diff"]["after_header"]
     finally:
         process.kill()
         process.wait()

@@ -54,7 +54,8 @@ options:
 seealso:
   - module: kproxy.dataplane.residue_info
 notes:
-  - Fails without a change while a kube-proxy process works on this network namespace; in check mode it only warns.
+  - Fails without a change while a kube-proxy process works on this network namespace. A preview may come before it is
+    stopped, so in check mode RV(kube_proxy_running) and the heading of the diff tell of it instead.
 """
 
 EXAMPLES = r"""
@@ -68,6 +69,14 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+kube_proxy_running:
+  description: >-
+    Numbers of the kube-proxy processes that work on this network namespace, in check mode. They have to end before
+    kube-proxy's objects are removed.
+  returned: success
+  type: list
+  elements: int
+  sample: []
 removed:
   description: One line for every object that was removed, or would be in check mode.
   returned: success
@@ -86,6 +95,7 @@ counts:
   sample: {kube-proxy: 0, kubelet: 5}
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -110,24 +120,26 @@ def read(module: AnsibleModule) -> tuple[ledger.Capture, ledger.Ledger, removal.
     return capture, book, removal.plan_removal(capture, book, frozenset(module.params["owners"]))
 
 
-def refuse_unsafe(module: AnsibleModule, capture: ledger.Capture, plan: removal.Removal) -> None:
+def refuse_unsafe(
+    module: AnsibleModule, capture: ledger.Capture, plan: removal.Removal, running: Sequence[int]
+) -> None:
     """Fail while kube-proxy runs, and when forwarding would stop; the latter may be waived."""
-    running = processes.kube_proxies()
-    if running and ownership.KUBE_PROXY in module.params["owners"]:
-        message = (
-            f"kube-proxy runs on this node (process {', '.join(map(str, running))}) and would write its rules"
-            " again; exclude the node from its DaemonSet, or set disable-kube-proxy for k3s, and wait until it is gone"
+    if running and not module.check_mode:
+        module.fail_json(
+            msg=f"kube-proxy runs on this node (process {listed(running)}) and would write its rules again; exclude the"
+            " node from its DaemonSet, or set disable-kube-proxy for k3s, and wait until it is gone"
         )
-        if module.check_mode:  # a preview may come before kube-proxy is stopped
-            module.warn(message)
-        else:
-            module.fail_json(msg=message)
     for loss in removal.lost_forwarding(capture, plan):
         if module.params["forward_drop"] == "refuse":
             module.fail_json(
                 msg=f"{loss}; let that chain accept the pod network, or say forward_drop=warn to go on regardless"
             )
         module.warn(loss)
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return the numbers of processes as a sentence has them."""
+    return ", ".join(map(str, numbers))
 
 
 def remove(module: AnsibleModule, plan: removal.Removal) -> ledger.Ledger:
@@ -159,30 +171,36 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    ours = ownership.KUBE_PROXY in module.params["owners"]
+    running: Sequence[int] = ()
     try:
         capture, book, plan = read(module)
         if not plan.empty:
-            refuse_unsafe(module, capture, plan)
+            running = processes.kube_proxies() if ours else ()
+            refuse_unsafe(module, capture, plan, running)
             for warning in plan.warnings:
                 module.warn(warning)
             if not module.check_mode:
                 book = remove(module, plan)
     except (ValueError, RuntimeError, KernelError) as error:
         module.fail_json(msg=str(error))
-    if ownership.KUBE_PROXY in module.params["owners"]:
+    if ours:
         for item in residue_state.saved_rules():
             module.warn(str(item))
     removed = plan.describe()
     result: dict[str, Any] = {
         "changed": not plan.empty,
         "removed": removed,
+        "kube_proxy_running": list(running),
         "kept": list(plan.kept),
         "counts": {owner: book.count(owner) for owner in ownership.OWNERS},
     }
     if module._diff:
         result["diff"] = {
             "before_header": "objects of " + ", ".join(module.params["owners"]),
-            "after_header": "after removal",
+            "after_header": f"after removal, once kube-proxy (process {listed(running)}) is gone"
+            if running
+            else "after removal",
             "before": "".join(line + "\n" for line in removed),
             "after": "",
         }
