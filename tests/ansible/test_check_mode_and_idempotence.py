@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from devtools.control_plane import StandIn
+from tests.ansible_environment import ansible_environment
 
 ROOT = Path(__file__).parents[2]
 CASE = ROOT / "tests" / "cases" / "28-check-mode-and-idempotence"
@@ -124,7 +125,7 @@ class Host:
             *(str(Path(sys.executable).with_name("ansible-playbook")), str(self.playbook)),
             *("-i", str(CASE / "inventory.yml"), "-e", f"@{self.variables}", *arguments),
         ]
-        environment = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+        environment = ansible_environment()
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         text = done.stdout + done.stderr

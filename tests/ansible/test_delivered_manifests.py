@@ -5,14 +5,13 @@ Check mode, on this machine: nothing is written.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from devtools.environment import ROOT
+from tests.ansible_environment import ansible_environment
 
 PLAYBOOK = """
 - name: Deliver
@@ -45,7 +44,7 @@ def test_manifests_are_looked_for_beside_the_playbook(place: str, delivered: lis
         [str(Path(sys.executable).with_name("ansible-playbook")), "--check", str(plays / "play.yml")]
         + ["-e", f"sidecar_manifests={place}"],
         cwd=tmp_path / "elsewhere",
-        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
+        env=ansible_environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from devtools.environment import ROOT
+from tests.ansible_environment import ansible_environment
 from tests.module_run import run_module
 
 NAMESPACE = "kp-removal-by-role"
@@ -57,7 +57,7 @@ def test_a_node_that_was_not_switched_over_yet(namespace: str, tmp_path: Path) -
         done = subprocess.run(
             [*inside, str(Path(sys.executable).with_name("ansible-playbook")), str(tmp_path / "play.yml")]
             + ["-e", "ansible_python_interpreter=/usr/bin/python3", *arguments],
-            env={**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
+            env=ansible_environment(),
             capture_output=True,
             text=True,
             check=False,

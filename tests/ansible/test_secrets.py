@@ -5,7 +5,6 @@ Check mode, in a network namespace that ends with the run: nothing is written.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from devtools.environment import ROOT
+from tests.ansible_environment import ansible_environment
 
 TOKEN, KEY, PASSWORD = "token-nobody-may-see", "key-nobody-may-see", "password-nobody-may-see"
 MANIFESTS: list[dict[str, Any]] = [
@@ -77,12 +76,7 @@ def test_no_secret_is_printed(name: str, tmp_path: Path) -> None:
         [*("unshare", "--net"), str(Path(sys.executable).with_name("ansible-playbook")), str(playbook)]
         + ["--check", "--diff", "-vvvvv"],
         cwd=tmp_path,
-        env={
-            **os.environ,
-            "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_INJECT_INVOCATION": "1",
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-        },
+        env=ansible_environment(ANSIBLE_INJECT_INVOCATION="1"),
         capture_output=True,
         text=True,
         check=False,

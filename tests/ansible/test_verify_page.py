@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+
+from tests.ansible_environment import ansible_environment
 
 ROOT = Path(__file__).parents[2]
 PLAYBOOK = """
@@ -75,9 +76,7 @@ def test_the_page_shows_every_check_of_every_node(tmp_path: Path) -> None:
     report = tmp_path / "report"
     command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "gpu-a,gpu-b,gpu-c,", str(playbook)]
     extra = ["-e", json.dumps({"verdicts": verdicts, "verify_report_dir": str(report)})]
-    done = subprocess.run(
-        [*command, *extra], cwd=ROOT, env={**os.environ, "ANSIBLE_FORCE_COLOR": "0"}, capture_output=True, text=True
-    )
+    done = subprocess.run([*command, *extra], cwd=ROOT, env=ansible_environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     page = Cells()
     page.feed((report / "index.html").read_text(encoding="utf-8"))
@@ -107,7 +106,7 @@ def test_a_node_without_an_answer_leaves_no_report_of_an_earlier_run(tmp_path: P
     done = subprocess.run(
         [*command, "-e", f"verify_report_dir={report}", "-e", f"ansible_python_interpreter={sys.executable}"],
         cwd=ROOT,
-        env={**os.environ, "ANSIBLE_FORCE_COLOR": "0"},
+        env=ansible_environment(),
         capture_output=True,
         text=True,
     )

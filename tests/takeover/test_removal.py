@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.ansible_environment import ansible_environment
 from tests.takeover.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -42,8 +42,7 @@ class Controller:
             *("-e", f"ansible_python_interpreter={sys.executable}"),
             *("-e", f"kproxy_admin_kubeconfig={self.cluster.kubeconfig}", *arguments),
         ]
-        environment = os.environ | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
-        environment["PWD"] = str(self.folder)
+        environment = ansible_environment(PWD=str(self.folder))
         done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
         assert "Traceback" not in done.stdout + done.stderr
         return done.returncode == 0, done.stdout + done.stderr
