@@ -24,7 +24,7 @@ from tests.ansible_environment import ansible_environment
 
 ROOT = Path(__file__).parents[2]
 CASE = ROOT / "tests" / "cases" / "28-check-mode-and-idempotence"
-NAMESPACE = "kp-case-28"
+NAMESPACE = f"kp-case-28-{os.getpid()}"
 TOKEN = yaml.safe_load((CASE / "inventory.yml").read_text())["all"]["vars"]["kproxy_api_token"]
 STEPS: list[dict[str, Any]] = yaml.safe_load((CASE / "steps.yaml").read_text())
 

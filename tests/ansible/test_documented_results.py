@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from ansible_collections.kproxy.dataplane.tests.unit.plugins.modules.test_return_docs import returns
 from tests.module_run import run_module
 
-NAMESPACE = "kp-documented-results"
+NAMESPACE = f"kp-documented-results-{os.getpid()}"
 #: What every module may return; Ansible documents it.
 COMMON = {"changed", "diff", "invocation", "warnings", "deprecations"}
 SERVICE = {

@@ -14,7 +14,7 @@ import pytest
 from tests.ansible_environment import ansible_environment
 from tests.module_run import run_module
 
-NAMESPACE = "kp-removal-by-role"
+NAMESPACE = f"kp-removal-by-role-{os.getpid()}"
 PLAYBOOK = """
 - name: Remove
   hosts: localhost

@@ -79,10 +79,11 @@ def test_history_lost_between_two_watches_is_made_up_for(
     _source, recorder = start_source(kubeconfig)
     recorder.wait(lambda r: r.names("Service") == {"a", "b"})
     server.wait_for_requests(lambda log: any(r.verb == "watch" for r in of_services(log)))
-    server.inject(Refuse(503), verb="watch", resource="services")
+    server.inject(Refuse(503), verb="watch", resource="services", times=None)
     server.listeners[0].drop_connections()
     server.delete(service("b"))
     server.apply(service("c"))
     server.forget_history()
+    server.call(server.faults.clear)
     recorder.wait(lambda r: r.names("Service") == {"a", "c"})
     assert len(recorder.lists("Service")) == 2
