@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import resource
 import struct
 from typing import NamedTuple
 
@@ -41,6 +43,7 @@ class Capabilities(NamedTuple):
 
 def probe() -> Capabilities:
     """Try every gate once; loads a handful of two-instruction programs and attaches none."""
+    _lift_memory_limit()
     if not _permitted():
         refusal = "the right to load programs: bpf(2) is not permitted here (CAP_BPF)"
         return Capabilities(False, False, False, False, [refusal])
@@ -64,6 +67,19 @@ def probe() -> Capabilities:
     if not check_mtu:
         missing.append("bpf_check_mtu (Linux 5.12): no direct return, clients from outside are masqueraded")
     return Capabilities(sockets, set_retval, tcx, check_mtu, missing)
+
+
+def _lift_memory_limit() -> None:
+    """Let maps be as large as they must be.
+
+    Below Linux 5.11 the kernel counts maps and programs as memory that their owner has locked, of which it allows 64 KiB
+    by default, and says EPERM beyond (getrlimit(2), RLIMIT_MEMLOCK). Later it charges them to the memory cgroup.
+    """
+    for limit in (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]):
+        # To go beyond the hard limit takes CAP_SYS_RESOURCE.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+            return
 
 
 def _loads(kind: int, attach_type: int, instructions: bytes) -> bool:

@@ -21,6 +21,7 @@ NFTABLES_CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE")
 # Loading programs and maps, attaching to cgroups and links, reading BTF. CAP_SYS_ADMIN for two things the kernel asks
 # no less for: entering the network namespaces of pods, to close UDP sockets whose endpoint has gone (setns), and
 # opening the program that a link holds, to tell whether it is ours and of this version (BPF_PROG_GET_FD_BY_ID).
+# CAP_SYS_RESOURCE for the limit of locked memory, which maps count against below Linux 5.11.
 EBPF_CAPABILITIES = ("CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN", "CAP_SYS_RESOURCE")
 
 # systemd that lets the pauses between restarts grow.
