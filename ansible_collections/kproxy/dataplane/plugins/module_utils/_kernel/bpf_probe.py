@@ -72,8 +72,8 @@ def probe() -> Capabilities:
 def _lift_memory_limit() -> None:
     """Let maps be as large as they must be.
 
-    Below Linux 5.11 the kernel counts maps and programs as memory that their owner has locked, of which it allows 64 KiB
-    by default, and says EPERM beyond (getrlimit(2), RLIMIT_MEMLOCK). Later it charges them to the memory cgroup.
+    Below Linux 5.11 the kernel counts maps and programs as memory that their owner has locked, of which it allows
+    64 KiB by default, and says EPERM beyond (getrlimit(2), RLIMIT_MEMLOCK). Later it charges them to the memory cgroup.
     """
     for limit in (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]):
         # To go beyond the hard limit takes CAP_SYS_RESOURCE.
