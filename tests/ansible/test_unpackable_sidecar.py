@@ -5,13 +5,13 @@ Check mode, in a namespace: nothing is written.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 from devtools.conformance.netns import NetworkNamespace
 from devtools.environment import ROOT
+from tests.ansible_environment import ansible_environment
 
 SITE = ROOT / "site.yml"
 
@@ -26,12 +26,7 @@ def test_site_stops_before_services_are_programmed(tmp_path: Path) -> None:
         done = subprocess.run(
             [str(Path(sys.executable).with_name("ansible-playbook")), "--check", str(SITE)]
             + ["-i", str(tmp_path / "hosts.yml"), *(word for value in given for word in ("-e", value))],
-            env={
-                **os.environ,
-                "ANSIBLE_NOCOLOR": "1",
-                "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-                "XDG_CACHE_HOME": str(tmp_path / "cache"),
-            },
+            env=ansible_environment(XDG_CACHE_HOME=str(tmp_path / "cache")),
             preexec_fn=network.joiner(),
             capture_output=True,
             text=True,
