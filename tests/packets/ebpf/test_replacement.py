@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import errno
 import os
+import shutil
 import socket
 import threading
 from collections import Counter
@@ -404,6 +405,37 @@ def test_a_node_may_have_any_number_of_addresses(world: World) -> None:
     with world.client_socket(world.client, 4, socket.SOCK_STREAM) as client:
         client.connect(FRONTEND)
         server.accept()[0].close()
+
+
+@pytest.mark.parametrize("removed", ["", "v%d/links" % layout.SCHEMA, "v%d/maps_0" % layout.SCHEMA])
+def test_pins_that_somebody_removed_come_back(world: World, removed: str) -> None:
+    """What they kept is kept by kproxyd, too, but for the programs: those are attached again."""
+    everything = [*objects(sessionAffinity="ClientIP"), *slices()]
+    world.sync(*everything)
+    pins = sorted(world.backend.plane.attached())
+    server = world.serve(world.pod, POD[4], 8080, socket.SOCK_DGRAM)
+    with (
+        world.cgroup.socket(world.node.descriptor, socket.AF_INET, socket.SOCK_DGRAM) as inside,
+        world.client_socket(world.client, 4, socket.SOCK_DGRAM) as outside,
+    ):
+        for client, address in ((inside, VIP), (outside, FRONTEND)):
+            client.connect(address)
+            client.send(b"before")
+            assert server.recv(64) == b"before"
+        shutil.rmtree(os.path.join(world.backend.options.root, removed))
+        with world.node.entered():
+            world.backend.upkeep()
+            assert sorted(world.backend.plane.attached()) == pins
+            again = Engine(world.engine.config, fresh(world))
+            again.apply(everything)
+            assert not again.preview().changes
+        for client in (inside, outside):
+            client.send(b"after")
+            assert server.recv(64) == b"after"
+        with world.cgroup.socket(world.node.descriptor, socket.AF_INET, socket.SOCK_DGRAM) as another:
+            another.connect(VIP)
+            another.send(b"new")
+            assert server.recv(64) == b"new"
 
 
 def test_blocks_are_asked_after_a_first_start_that_was_cut_short(world: World) -> None:

@@ -283,7 +283,7 @@ class EbpfBackend:
     # -- the node ---------------------------------------------------------------------------------------------------
 
     def upkeep(self) -> None:
-        """Follow the node: new and removed devices and addresses; remove flows that have ended. Raises CommitError.
+        """Follow the node: new and removed devices and addresses, and pins that somebody removed. Raises CommitError.
 
         Cheap enough to call every few seconds and at every address or link event.
         """
@@ -291,6 +291,7 @@ class EbpfBackend:
             if not self._attached or self._rules is None:
                 return
             try:
+                self.plane.keep_pinned()
                 self.plane.attach_devices(swap=False)
                 self._follow_addresses(self._rules)
                 if not self._refusal_problem and not refusal_table.exists():

@@ -299,6 +299,17 @@ class Dataplane:
         former = [os.path.join(path, "links") for path in self.former().values()]
         return self.sockets.attach(self.maps, self._constants("sock"), former)
 
+    def keep_pinned(self) -> None:
+        """Put back what somebody has removed of the pins: maps that are open here, and the socket programs.
+
+        Raises as attach() does.
+        """
+        found, _unfinished = self._generations()
+        if not found or found[-1] == self._generation:
+            self.maps.pin_again()
+            if not self.sockets.pinned():
+                self.attach()
+
     def attach_devices(self, swap: bool) -> None:
         """Put the packet programs on every device that lacks them, or on every one, and take them off excluded ones.
 

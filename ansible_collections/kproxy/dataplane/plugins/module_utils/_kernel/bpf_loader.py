@@ -112,6 +112,15 @@ class MapSet:
             opened.close()
         self.maps.clear()
 
+    def pin_again(self) -> None:
+        """Put back those pins that somebody has removed. Raises OSError."""
+        if self.directory is not None:
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            for name, opened in self.maps.items():
+                path = os.path.join(self.directory, name)
+                if not os.path.exists(path):
+                    bpf.pin(opened.fd, path)
+
     def discard_new(self) -> None:
         """Take back the pins this set has made, after a failed load."""
         for path in self.created:

@@ -59,6 +59,10 @@ class SocketHooks:
             for descriptor in loaded.values():
                 os.close(descriptor)
 
+    def pinned(self) -> bool:
+        """Whether the link of every program is pinned. Without its pin, a link has ended."""
+        return all(os.path.exists(os.path.join(self._pins, name)) for name in self.names())
+
     def detach(self) -> None:
         """Take the programs off the cgroup; sockets keep the endpoints that they have."""
         for name in bpf_link.pinned(self._pins):
