@@ -92,8 +92,9 @@ class NodeView(NamedTuple):
 class BuiltPort(NamedTuple):
     """One service port in one family.
 
-    serving: addresses and ports of its serving endpoints, which UDP flows may keep using (UDP ports only).
-    needs_local: a Local policy governs some frontend. sets: what the policies may use.
+    sets: what the policies may use. serving: addresses and ports of its serving endpoints, which UDP flows may keep
+    using (UDP ports only). internal_local, external_local: the policies; the latter governs no row while none leads
+    here from outside.
     """
 
     name: ServicePortName
@@ -141,9 +142,7 @@ def build_service(service: Service, slices: Sequence[EndpointSlice], view: NodeV
             name = _make(ServicePortName, (namespace, service_name, port_name, protocol))
             sets, serving = select(port, slices, family, node_name, zone)
             outside = bool(node_port or external_ips or load_balancer_ips)
-            # The external policy means nothing while the Service cannot be reached from outside, and it governs
-            # externalIPs of a ClusterIP Service too (pkg/api/v1/service/util.go ExternallyAccessible).
-            built = _make(BuiltPort, (name, family, sets, serving, internal_local, external_local and outside))
+            built = _make(BuiltPort, (name, family, sets, serving, internal_local, external_local))
             ports.append(built)
             key = _make(FrontendKey, (family, cluster_ip, protocol, number))
             targets = _internal_targets(sets, internal_local, masquerade)
