@@ -289,7 +289,17 @@ def move_refused(world: World, patch: pytest.MonkeyPatch) -> None:
             fresh(world).plane.open({"slots4": larger})
 
 
-INTERRUPTIONS = [upgraded, upgrade_cut_short, move_cut_short, move_refused]
+def move_not_tidied(world: World, patch: pytest.MonkeyPatch) -> None:
+    """Killed when all programs ran on the larger maps, before those they had run on were gone."""
+    with world.node.entered(), patch.context() as killed:
+        backend = larger_maps(world, killed, 0)
+        killed.setattr(Dataplane, "retire_old", lambda _plane: None)
+        engine = Engine(world.engine.config, backend)
+        engine.apply([*objects(sessionAffinity="ClientIP"), *slices()])
+        engine.sync()
+
+
+INTERRUPTIONS = [upgraded, upgrade_cut_short, move_cut_short, move_refused, move_not_tidied]
 
 
 @pytest.mark.parametrize("how", INTERRUPTIONS, ids=[how.__name__.replace("_", "-") for how in INTERRUPTIONS])

@@ -347,10 +347,9 @@ class Dataplane:
     def current(self) -> bool:
         """Whether every pinned link runs the programs of this version, on the maps that are open, the only ones.
 
-        The maps are others, or more, where a move to larger ones was cut short.
+        The maps are others, or not the only ones, where a move to larger ones was cut short.
         """
-        _found, unfinished = self._generations()
-        if not self.fits({}) or self.former() or unfinished:
+        if not self.fits({}) or self.former() or len(bpf_migration.generations(self.directory)) > 1:
             return False
         tags: dict[str, str] = {}
         for name, parsed in self.objects.items():
