@@ -16,7 +16,7 @@ class Page(NamedTuple):
 
 def get(port: int, path: str = "/", address: str = "127.0.0.1", method: str = "GET") -> Page:
     """Return the answer. Raises OSError (ConnectionRefusedError: nothing listens) or http.client.HTTPException."""
-    connection = http.client.HTTPConnection(address, port, timeout=5)
+    connection = http.client.HTTPConnection(address, port, timeout=60)
     try:
         connection.request(method, path)
         response = connection.getresponse()

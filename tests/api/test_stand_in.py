@@ -209,7 +209,7 @@ class Client:
     def open(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": content_type}, method=method)
-        return urllib.request.urlopen(request, context=self._tls, timeout=20)
+        return urllib.request.urlopen(request, context=self._tls, timeout=60)
 
     def __call__(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Any:
         with self.open(method, path, body, content_type) as response:

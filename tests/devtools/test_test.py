@@ -105,7 +105,7 @@ def test_lines_of_two_stages_stay_whole(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_lanes_run_side_by_side_and_report_in_order() -> None:
-    met = threading.Barrier(2, timeout=30)
+    met = threading.Barrier(2, timeout=60)
 
     def run(stage: Stage) -> Result:
         if stage.name != "last":
