@@ -209,15 +209,21 @@ def _load(attributes: bytes) -> int:
 
 
 def pin(descriptor: int, path: str) -> None:
-    """Pin a map, program or link. The last part of `path` must hold no dot (EPERM otherwise)."""
+    """Pin a map, program or link. The last part of `path`, which errors name, must hold no dot (EPERM otherwise)."""
     name = ctypes.create_string_buffer(path.encode())
-    call(OBJ_PIN, struct.pack("=QII", ctypes.addressof(name), descriptor, 0))
+    try:
+        call(OBJ_PIN, struct.pack("=QII", ctypes.addressof(name), descriptor, 0))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def get_pinned(path: str) -> int:
-    """Open a pinned object."""
+    """Open a pinned object. Raises OSError with its path."""
     name = ctypes.create_string_buffer(path.encode())
-    return _fd(OBJ_GET, struct.pack("=QII", ctypes.addressof(name), 0, 0))
+    try:
+        return _fd(OBJ_GET, struct.pack("=QII", ctypes.addressof(name), 0, 0))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def _info(descriptor: int, size: int) -> bytes:

@@ -53,3 +53,10 @@ def test_a_full_map_says_its_size(slots: BpfMap, monkeypatch: pytest.MonkeyPatch
     for elements in (dict(list(MANY.items())[:1]), MANY):
         with pytest.raises(MapFull, match=f"map slots4 is full at {ROOM} entries"):
             slots.update(elements)
+
+
+def test_a_refusal_names_its_pin(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing(errno.EPERM, monkeypatch)
+    for pinning in (lambda: bpf_syscall.pin(0, "/bpf/links/x"), lambda: bpf_syscall.get_pinned("/bpf/links/x")):
+        with pytest.raises(PermissionError, match="Operation not permitted: '/bpf/links/x'"):
+            pinning()
