@@ -24,6 +24,7 @@ from devtools.conformance.netns import NetworkNamespace
 from devtools.conformance.node_cgroup import NodeCgroup
 from devtools.conformance.observation import Observation
 from devtools.conformance.product import Product, node_port_address
+from devtools.conformance.timescale import MARGIN_SECONDS
 from devtools.conformance.traffic import Shot, Traffic
 from devtools.conformance.world import World, is_loopback, layout
 
@@ -33,7 +34,10 @@ CONNECT_SECONDS, ANSWER_SECONDS = 2.0, 60.0
 
 
 class PacketSystem:
-    """One case's world, its traffic and a product under test."""
+    """One case's world, its traffic and a product under test.
+
+    held_up: more time has passed somewhere than the case asks for, as on a machine that stood still.
+    """
 
     patience_seconds = 20.0
 
@@ -46,7 +50,9 @@ class PacketSystem:
         self._world = World(layout(case, doubles))
         self._traffic = Traffic(self._world, node_cgroup)
         self._conntrack: dict[str, conntrack.Flow] = {}
-        self._step_began = time.monotonic()
+        self._step_began = self._shot_at = time.monotonic()
+        self._advanced = 0.0
+        self.held_up = False
         self._traffic.listen(listening_places(case))
 
     @property
@@ -67,9 +73,15 @@ class PacketSystem:
         # Time itself is what the case asks for; there is no condition to wait for. What the step took has passed,
         # which is much where the daemon was started anew.
         time.sleep(max(0.0, self._step_began + seconds - time.monotonic()))
+        self._advanced += seconds
 
     def shoot(self, shots: Sequence[Shot]) -> list[Observation]:
-        return self._traffic.shoot(shots)
+        began = time.monotonic()
+        seen = self._traffic.shoot(shots)
+        # What was to last until now may have ended where much more time has passed than the case asks for.
+        self.held_up |= self._advanced > 0 and time.monotonic() - self._shot_at > self._advanced + MARGIN_SECONDS
+        self._shot_at, self._advanced = began, 0.0
+        return seen
 
     def insert_conntrack(self, entries: Sequence[ConntrackEntry]) -> None:
         self._conntrack = conntrack.insert(self._world.node, entries)
