@@ -294,6 +294,7 @@ def test_a_node_without_anything_is_no_error(node: Namespace) -> None:
         "removed": [],
         "kept": [],
         "counts": {"kube-proxy": 0, "kubelet": 0, "network-policy-agent": 0, "either": 0, "kproxy": 0, "foreign": 0},
+        "kube_proxy_running": [],
     }
 
 
