@@ -20,6 +20,8 @@ from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.cgroup im
 from devtools.conformance.netns import CLONE_NEWNET
 
 _REQUEST = struct.Struct("=iii")
+_ANSWER = struct.Struct("=i")
+_LET_GO = b"."
 _MORE_THAN_ARE_OPEN = 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -47,10 +49,11 @@ class NodeCgroup:
     def socket(self, namespace: int, family: int, kind: int, protocol: int = 0) -> socket.socket:
         """Return a new socket of the given namespace (a descriptor) that belongs to this cgroup."""
         socket.send_fds(self._channel, [_REQUEST.pack(family, kind, protocol)], [namespace])
-        answer, descriptors, _, _ = socket.recv_fds(self._channel, 4, 1)
-        (error,) = struct.unpack("=i", answer)
+        answer, descriptors, _, _ = socket.recv_fds(self._channel, _ANSWER.size, 1)
+        (error,) = _ANSWER.unpack(answer)
         if error:
             raise OSError(error, os.strerror(error))
+        self._channel.recv(len(_LET_GO))
         return socket.socket(fileno=descriptors[0])
 
     def close(self) -> None:
@@ -70,9 +73,11 @@ def _serve(channel: socket.socket) -> None:
             if _libc.setns(descriptors[0], CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), "setns")
             with socket.socket(family, kind, protocol) as made:
-                socket.send_fds(channel, [struct.pack("=i", 0)], [made.fileno()])
+                socket.send_fds(channel, [_ANSWER.pack(0)], [made.fileno()])
+            # Whoever closes it then is the last to do so, and the kernel lets go of it at once.
+            channel.send(_LET_GO)
         except OSError as error:
-            channel.send(struct.pack("=i", error.errno or 1))
+            channel.send(_ANSWER.pack(error.errno or 1))
         finally:
             os.close(descriptors[0])
 

@@ -121,6 +121,7 @@ class PacketSystem:
 
     def close(self) -> None:
         self._product.stop()
+        self._traffic.close()
         self._world.close()
 
 

@@ -103,6 +103,13 @@ class Traffic:
         self._captures.clear()
         return [self._results[index] for index in range(len(shots))]
 
+    def close(self) -> None:
+        """Stop listening."""
+        for key in list(self._selector.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            self._unregister(key.fileobj)
+        self._selector.close()
+
     # -- servers ---------------------------------------------------------------------------------------------------
 
     def _bound(self, namespace: NetworkNamespace, kind: socket.SocketKind, address: SocketAddress) -> socket.socket:

@@ -66,6 +66,7 @@ class World:
         self.servers: list[socket.socket] = []
         with self.node.entered():
             self.backend = EbpfBackend(options=Options(os.path.join(self.bpffs.path, "kproxy"), self.cgroup.path))
+        self._others: list[EbpfBackend] = []
         self.engine = Engine(
             ProxyConfig.from_mapping(
                 {"nodeName": "n1", "clusterCIDR": "10.244.0.0/16,fd00:10:244::/48", "nodeIPs": list(NODE.values())}
@@ -90,6 +91,11 @@ class World:
             self.engine.apply(changes)
             self.engine.sync()
 
+    def another_backend(self) -> EbpfBackend:
+        """Return what another run of kproxyd would use; closed with the world, and never before, as if killed."""
+        self._others.append(EbpfBackend(options=self.backend.options))
+        return self._others[-1]
+
     def serve(self, namespace: NetworkNamespace, ip: str, port: int, kind: int) -> socket.socket:
         with namespace.entered():
             server = socket.socket(INET[6 if ":" in ip else 4], kind)
@@ -110,7 +116,8 @@ class World:
     def close(self) -> None:
         with self.node.entered():
             self.backend.remove()
-            self.backend.close()
+            for backend in (self.backend, *self._others):
+                backend.close()
         for server in self.servers:
             server.close()
         self.bpffs.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -203,14 +204,12 @@ def drained_first(world: World, client: socket.socket, servers: dict[str, socket
 
 def left_unseen(world: World, client: socket.socket, servers: dict[str, socket.socket]) -> None:
     """It leaves while no daemon runs; the next one finds out when it starts."""
-    with world.node.entered():
-        again = Engine(world.engine.config, EbpfBackend(options=world.backend.options))
-        again.apply(manifests(CASE_23, "objects-before.yaml"))
-        again.sync()
+    for objects in ("objects-before.yaml", "objects-after.yaml"):
         assert chosen(client, servers) == GONE
-        again = Engine(world.engine.config, EbpfBackend(options=world.backend.options))
-        again.apply(manifests(CASE_23, "objects-after.yaml"))
-        again.sync()
+        with world.node.entered(), contextlib.closing(EbpfBackend(options=world.backend.options)) as backend:
+            again = Engine(world.engine.config, backend)
+            again.apply(manifests(CASE_23, objects))
+            again.sync()
 
 
 @pytest.mark.parametrize("leaves", [drained_first, left_unseen], ids=["drained-first", "left-unseen"])

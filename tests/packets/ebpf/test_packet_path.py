@@ -14,7 +14,6 @@ import socket
 
 import pytest
 
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import bpf_devices
 from tests.packets.ebpf.one_node import CLIENT, CLUSTER_IP, NODE, POD, WAIT, World, objects, slices
@@ -145,7 +144,7 @@ def test_a_restart_swaps_programs_only_where_they_are_others(world: World) -> No
     plane = world.backend.plane
     assert plane.current() is True
     with world.node.entered():
-        again = Engine(world.engine.config, EbpfBackend(options=world.backend.options))
+        again = Engine(world.engine.config, world.another_backend())
         again.apply([*objects(), *slices()])
         assert again.preview().changes is False
     shipped = plane.objects["tc"]

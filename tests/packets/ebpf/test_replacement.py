@@ -127,17 +127,13 @@ class Traffic:
             self.lost.append(f"{name}: {error!r}")
 
 
-def fresh(world: World) -> EbpfBackend:
-    return EbpfBackend(options=world.backend.options)
-
-
 def restarted(world: World, _patch: pytest.MonkeyPatch, _number: int) -> EbpfBackend:
-    return fresh(world)
+    return world.another_backend()
 
 
 def other_programs(world: World, _patch: pytest.MonkeyPatch, number: int) -> EbpfBackend:
     """Another version's programs: the same ones after some instructions that do nothing."""
-    backend = fresh(world)
+    backend = world.another_backend()
     idle = bytes.fromhex("b700000000000000") * (number + 1)
     for name, parsed in backend.plane.objects.items():
         programs = tuple(
@@ -157,7 +153,7 @@ def other_programs(world: World, _patch: pytest.MonkeyPatch, number: int) -> Ebp
 
 def larger_maps(world: World, patch: pytest.MonkeyPatch, number: int) -> EbpfBackend:
     """Maps that must move, since more is to fit into them."""
-    backend = fresh(world)
+    backend = world.another_backend()
     room = world.backend.plane.room() if number == 0 else {}
     size = room.get("slots4", 65536) * (number + 2)
     patch.setattr(ebpf_backend, "room_for", lambda needed: {**dict.fromkeys(needed, 0), "slots4": size})
@@ -172,7 +168,7 @@ def another_layout(world: World, patch: pytest.MonkeyPatch, number: int) -> Ebpf
             held.stop()
         patch.setattr(layout, "LEARNED_SINCE", {**layout.LEARNED_SINCE, "flow_filter": 100})
     patch.setattr(layout, "SCHEMA", number + 100)
-    return fresh(world)
+    return world.another_backend()
 
 
 def serves(backend: EbpfBackend, ip: str) -> bool:
@@ -236,7 +232,7 @@ def test_a_move_that_was_cut_short_is_finished(world: World, monkeypatch: pytest
         cut_short.plane.open({"slots4": world.backend.plane.room()["slots4"] * 2})
     monkeypatch.undo()
     with world.node.entered():
-        again = Engine(world.engine.config, fresh(world))
+        again = Engine(world.engine.config, world.another_backend())
         again.apply(everything)
         assert again.preview().changes
         assert again.sync().wrote
@@ -244,7 +240,7 @@ def test_a_move_that_was_cut_short_is_finished(world: World, monkeypatch: pytest
     with world.client_socket(world.client, 4, socket.SOCK_STREAM) as client:
         client.connect(FRONTEND)
         server.accept()[0].close()
-    plane = fresh(world).plane
+    plane = world.another_backend().plane
     plane.adopt()
     assert plane.current()
     assert len(plane.read(("flows4",))["flows4"]) == 4
@@ -259,7 +255,7 @@ def upgrade_cut_short(world: World, patch: pytest.MonkeyPatch) -> None:
     """Killed when the maps of another layout were made, and filled in part."""
     upgraded(world, patch)
     with world.node.entered():
-        plane = fresh(world).plane
+        plane = world.another_backend().plane
         plane.open({})
         ((key, value), *_others) = world.backend.plane.read(("frontends6",))["frontends6"].items()
         plane.maps["frontends6"].put(key, value)
@@ -270,7 +266,7 @@ def move_cut_short(world: World, patch: pytest.MonkeyPatch) -> None:
     larger = world.backend.plane.room()["slots4"] * 2
     with world.node.entered(), patch.context() as killed:
         killed.setattr(Dataplane, "_carry_over", lambda *_: None)
-        fresh(world).plane.open({"slots4": larger})
+        world.another_backend().plane.open({"slots4": larger})
 
 
 def move_refused(world: World, patch: pytest.MonkeyPatch) -> None:
@@ -286,7 +282,7 @@ def move_refused(world: World, patch: pytest.MonkeyPatch) -> None:
     with world.node.entered(), patch.context() as short:
         short.setattr(bpf_syscall, "map_create", create)
         with pytest.raises(OSError, match="Cannot allocate memory"):
-            fresh(world).plane.open({"slots4": larger})
+            world.another_backend().plane.open({"slots4": larger})
 
 
 def move_not_tidied(world: World, patch: pytest.MonkeyPatch) -> None:
@@ -325,7 +321,7 @@ def test_what_was_learned_stays_with_its_service_port(
         assert flows
         how(world, monkeypatch)
         with world.node.entered():
-            backend = fresh(world)
+            backend = world.another_backend()
             again = Engine(world.engine.config, backend)
             # Whatever is new is named first, and whatever went away left a gap.
             again.apply([*other_service(), *affine, *slices()])
@@ -408,7 +404,7 @@ def test_a_node_may_have_any_number_of_addresses(world: World) -> None:
         backend.upkeep()
         assert len(backend.plane.read(("node_addrs4",))["node_addrs4"]) == 1101
         assert backend.plane.current()
-        again = Engine(everywhere, fresh(world))
+        again = Engine(everywhere, world.another_backend())
         again.apply(pods)
         assert not again.preview().changes
     server = world.serve(world.pod, POD[4], 8080, socket.SOCK_STREAM)
@@ -436,7 +432,7 @@ def test_pins_that_somebody_removed_come_back(world: World, removed: str) -> Non
         with world.node.entered():
             world.backend.upkeep()
             assert sorted(world.backend.plane.attached()) == pins
-            again = Engine(world.engine.config, fresh(world))
+            again = Engine(world.engine.config, world.another_backend())
             again.apply(everything)
             assert not again.preview().changes
         for client in (inside, outside):
@@ -451,7 +447,7 @@ def test_pins_that_somebody_removed_come_back(world: World, removed: str) -> Non
 def test_blocks_are_asked_after_a_first_start_that_was_cut_short(world: World) -> None:
     """Killed when the maps were made; whoever adopts them cannot tell them from those of a node without Services."""
     with world.node.entered():
-        plane = fresh(world).plane
+        plane = world.another_backend().plane
         begun = MapSet(os.path.join(plane.directory, "maps_0"))
         for parsed in plane.objects.values():
             begun.ensure(parsed.maps, {}, dict.fromkeys(TABLES, layout.table_value_size(0)))
@@ -466,7 +462,7 @@ def test_what_the_programs_learned_in_another_way_is_not_read(world: World, monk
     monkeypatch.setattr(layout, "LEARNED_SINCE", {**layout.LEARNED_SINCE, "flows4": layout.SCHEMA})
     former = world.backend.plane
     with world.node.entered():
-        backend = fresh(world)
+        backend = world.another_backend()
         engine = Engine(world.engine.config, backend)
         engine.apply([*objects(), *slices()])
         engine.sync()

@@ -9,7 +9,6 @@ import pytest
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._ebpf import flow_lifetime
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine import ebpf_retirement
-from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_backend import EbpfBackend
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.ebpf_flows import collect
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.engine import Engine
 from ansible_collections.kproxy.dataplane.plugins.module_utils._engine.nftables_backend import NftablesBackend
@@ -120,7 +119,7 @@ def test_a_retirement_leaves_everything_to_a_backend_that_comes_back(world: Worl
     retirement = Retirement(world)
     eventually(lambda: hooks(world) != before, "the sockets to be left alone")
     with world.node.entered():
-        again = Engine(world.engine.config, EbpfBackend(options=world.backend.options))
+        again = Engine(world.engine.config, world.another_backend())
         again.apply(everything)
         assert again.sync().wrote
     assert retirement.ended.result(LIMIT_SECONDS) == ebpf_retirement.TAKEN_BACK

@@ -202,7 +202,7 @@ def _load(attributes: bytes) -> int:
     Signals in the kernel's sense are also a process that is stopped and goes on, a cgroup that is frozen, a machine
     that is suspended, and a debugger that attaches.
     """
-    for _ in range(LOAD_ATTEMPTS - 1):
+    for _attempt in range(LOAD_ATTEMPTS - 1):
         with contextlib.suppress(BlockingIOError):
             return _fd(PROG_LOAD, attributes)
     return _fd(PROG_LOAD, attributes)
