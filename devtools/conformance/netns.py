@@ -8,9 +8,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+from devtools.waiting import eventually
 
 CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -72,6 +75,15 @@ class NetworkNamespace:
     def ip(self, lines: Sequence[str]) -> None:
         """Run lines of ``ip`` in one process."""
         self.run(["ip", "-batch", "-"], stdin="\n".join(lines) + "\n")
+
+    def wait_until_up(self, *devices: str) -> None:
+        """Wait until the kernel has noticed the carrier of devices; before that it drops what is sent through them."""
+
+        def up() -> bool:
+            found = self.run(["ip", "-oneline", "link"])
+            return all(re.search(rf" {re.escape(name)}[@:].* state UP ", found) for name in devices)
+
+        eventually(up, f"the carrier of {', '.join(devices)}")
 
     def sysctl(self, name: str, value: str) -> None:
         """Set a per-namespace sysctl; one that the kernel does not know is left out."""

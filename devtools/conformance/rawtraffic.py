@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import random
 import socket
 import struct
@@ -20,6 +21,8 @@ from devtools.conformance.netns import NetworkNamespace
 _INIT_CHUNK = 1
 _ETH_P_IP, _ETH_P_IPV6 = 0x0800, 0x86DD
 _PROTOCOLS = {6: "TCP", 17: "UDP", 132: "SCTP"}
+# One after the other: a port used again within ten seconds belongs to the flow that the kernel remembers.
+_SOURCE_PORTS = itertools.cycle(range(32768, 60999))
 
 
 def _crc32c_table() -> list[int]:
@@ -92,7 +95,7 @@ class SctpInit:
         self.socket = _raw(namespace, client_ip, socket.IPPROTO_SCTP)
         self.socket.connect((ip, 0))
         self.tag = random.randrange(1, 1 << 32)
-        self.source = (client_ip, random.randrange(32768, 60999))
+        self.source = (client_ip, next(_SOURCE_PORTS))
         self.error = 0
         self._port = port
 

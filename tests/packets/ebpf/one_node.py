@@ -61,6 +61,7 @@ class World:
             [f"route add {cidr(ip)} dev up0" for ip in CLIENT.values()]
             + [f"route add {cidr(ip)} dev pod0" for ip in POD.values()]
         )
+        self.node.wait_until_up("up0", "pod0")
         self.bpffs = BpfFs()
         self.cgroup = NodeCgroup(f"kp-ebpf-path-{os.getpid()}-{next(_numbers)}")
         self.servers: list[socket.socket] = []

@@ -113,6 +113,7 @@ def make_bridge(world: World, device: str, ips: Collection[str]) -> None:
         *(f"route replace {cidr(ip)} dev br0" for ip in ips),
         *(f"neigh replace {ip} lladdr {THERE} dev br0" for ip in ips),
     ])  # fmt: skip
+    world.node.wait_until_up("br0")
 
 
 def face_bridge(leaf: NetworkNamespace) -> None:

@@ -190,6 +190,7 @@ def test_behind_a_bridge_the_bridge_answers(world: World, family: int) -> None:
                 f"route add {CLUSTER_IP[family]} via {gateway} dev eth0 onlink",
             ]
         )
+        world.node.wait_until_up("port0", "br0")
         with world.node.entered():
             world.backend.upkeep()
         with Capture(guest) as capture, world.client_socket(guest, family, socket.SOCK_DGRAM) as client:
