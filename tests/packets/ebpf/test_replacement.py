@@ -46,11 +46,11 @@ class Traffic:
         self.done: Counter[str] = Counter()
         self.lost: list[str] = []
         self._world = world
-        self._ended = threading.Event()
+        self._ended, self._unasked = threading.Event(), threading.Event()
         self._servers = [world.serve(world.pod, POD[4], 8080, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)]
-        work: list[Callable[[], None]] = [self._accept, self._answer, self._outsiders, self._sockets]
-        self._threads = [threading.Thread(target=one, daemon=True) for one in work]
-        for thread in self._threads:
+        self._clients = [threading.Thread(target=one, daemon=True) for one in (self._outsiders, self._sockets)]
+        self._answering = [threading.Thread(target=one, daemon=True) for one in (self._accept, self._answer)]
+        for thread in (*self._answering, *self._clients):
             thread.start()
 
     def wait(self) -> None:
@@ -62,13 +62,15 @@ class Traffic:
         )
 
     def close(self) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
+        """End the clients, and then who answers them: a client that nobody answers would wait."""
+        for event, threads in ((self._ended, self._clients), (self._unasked, self._answering)):
+            event.set()
+            for thread in threads:
+                thread.join()
 
     def _accept(self) -> None:
         self._servers[0].settimeout(0.1)
-        while not self._ended.is_set():
+        while not self._unasked.is_set():
             with contextlib.suppress(TimeoutError):
                 connection, _peer = self._servers[0].accept()
                 threading.Thread(target=self._echo, args=(connection,), daemon=True).start()
@@ -81,7 +83,7 @@ class Traffic:
 
     def _answer(self) -> None:
         self._servers[1].settimeout(0.1)
-        while not self._ended.is_set():
+        while not self._unasked.is_set():
             with contextlib.suppress(TimeoutError):
                 data, peer = self._servers[1].recvfrom(64)
                 self._servers[1].sendto(data, peer)
