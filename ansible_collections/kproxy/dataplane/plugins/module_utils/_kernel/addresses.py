@@ -7,7 +7,6 @@ NodePorts answer on them, so a change must take effect at once (kube-proxy rerea
 
 from __future__ import annotations
 
-import errno
 import socket
 import struct
 from typing import NamedTuple
@@ -92,14 +91,6 @@ class AddressWatch(Subscription):
     def changed(self) -> bool:
         """Tell whether an address came, went or changed since the last call; also when notifications were lost."""
         found = False
-        while True:
-            try:
-                data = self._socket.receive()
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
-                found = True
-                continue
-            if data is None:
-                return found
-            found = found or any(m.type in (_RTM_NEWADDR, _RTM_DELADDR) for m in messages(data))
+        for data in self._told():
+            found = found or data is None or any(m.type in (_RTM_NEWADDR, _RTM_DELADDR) for m in messages(data))
+        return found

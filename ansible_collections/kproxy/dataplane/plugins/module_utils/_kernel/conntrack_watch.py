@@ -8,8 +8,6 @@ connection was led that an endpoint refused.
 
 from __future__ import annotations
 
-import errno
-
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel import conntrack_protocol as protocol
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.conntrack_protocol import Answer
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import NETLINK_NETFILTER, messages
@@ -41,16 +39,8 @@ class NewFlows(Subscription):
             OSError: the kernel does not answer.
         """
         found: dict[tuple[End, End], Answer] = {}
-        while True:
-            try:
-                data = self._socket.receive()
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
-                continue
-            if data is None:
-                return found
-            for message in messages(data):
+        for data in self._told():
+            for message in messages(data) if data is not None else ():
                 if message.type != protocol.NEW:
                     continue
                 flow = protocol.decode_flow(message.payload, number)
@@ -58,3 +48,4 @@ class NewFlows(Subscription):
                 if flow is not None and answer is not None:
                     ends = (flow.source, flow.source_port), (flow.destination, flow.destination_port)
                     found[ends] = answer
+        return found

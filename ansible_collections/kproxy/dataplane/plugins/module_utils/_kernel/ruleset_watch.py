@@ -8,7 +8,6 @@ A host firewall that reloads with `flush ruleset` takes our table along and noth
 
 from __future__ import annotations
 
-import errno
 import struct
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -92,19 +91,14 @@ class RulesetWatch(Subscription):
     def read(self) -> ForeignChange | None:
         """Return what others did since the last call, all commits taken together; None if nothing. Never blocks."""
         collected = _Collector(self._table_bytes, self.table, self._own_generations)
-        while True:
-            try:
-                data = self._socket.receive()
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
+        for data in self._told():
+            if data is None:
                 collected.lost = True
                 self._own_generations.clear()
                 continue
-            if data is None:
-                return collected.result()
             for message in messages(data):
                 collected.take(message)
+        return collected.result()
 
 
 class _Collector:

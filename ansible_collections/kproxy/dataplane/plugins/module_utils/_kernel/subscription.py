@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
 from typing import TypeVar
 
 from ansible_collections.kproxy.dataplane.plugins.module_utils._kernel.netlink import open_or_explain
@@ -31,3 +33,20 @@ class Subscription:
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
         return self._socket.fileno()
+
+    def _told(self) -> Iterator[memoryview | None]:
+        """Yield what has come since the last time, datagram by datagram, and None where some were lost.
+
+        Never blocks. Raises OSError: the kernel does not answer.
+        """
+        while True:
+            try:
+                data = self._socket.receive()
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                yield None
+                continue
+            if data is None:
+                return
+            yield data
